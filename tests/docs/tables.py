@@ -32,6 +32,7 @@ from redrive.settings import Settings
 from redrive.settings.model import fields, value_of
 from redrive.stores.base import Store
 from tests.docs.pages import ROOT, pages
+from tests.webhooks.r18 import ASKED, ROWS
 
 MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<end><!-- end -->)", re.DOTALL)
 
@@ -329,6 +330,20 @@ def metrics_table() -> str:
     return rows(("metric", "kind", "of", "what it is"), body)
 
 
+# --- webhooks --------------------------------------------------------------------------------------------------------
+
+
+def webhook_answers() -> str:
+    """Rows of one text have one outcome: R18 tries each of them."""
+    body: dict[str, tuple[str, str, str]] = {}
+    for row in ROWS:
+        wait = "by schedule" if row.after == 1 else f"after {durations.format(row.after * 1000)}" if row.after else ""
+        wait = {ASKED: "after that time"}.get(row.answer, wait)
+        shown = (row.answer, f"`{row.status}`", wait)
+        assert body.setdefault(row.answer, shown) == shown, row.name
+    return rows(("answer", "the webhook is", "next attempt"), body.values())
+
+
 def door_table() -> str:
     body = [
         (
@@ -355,6 +370,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "metrics": metrics_table,
     "doors": door_table,
+    "webhook-answers": webhook_answers,
     "commands": command_reference,
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 
@@ -51,7 +53,63 @@ async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryS
         await app.run(until_idle=True)
     with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
         await app.enqueue("cards", {"number": "4111"})
+    with pytest.raises(EncryptionKeyMissing, match="nothing was stored"):
+        await app.enqueue("cards", {"number": "4111"}, id=item_id)
     assert (await app.get(item_id)).state is State.READY
+
+
+async def test_an_item_is_not_run_by_a_process_without_keys(app: Redrive, store: MemoryStore) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"})
+    store.use_keys(None)
+    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
+        await app.run_item(item_id)
+    assert ((await app.get(item_id)).state, (await app.get(item_id)).attempt) == (State.READY, 0)
+
+
+async def test_a_worker_without_keys_stops_at_an_encrypted_member(store: MemoryStore) -> None:
+    app = Redrive(store, encryption=KEYS, log=False)
+    ran: list[str] = []
+
+    @app.handler("vault:*")
+    async def keep(number: str) -> None:
+        ran.append(number)
+
+    async with app:
+        await app.configure("vault:a", encrypt=True, reason="cards")
+        secret = await app.enqueue("vault:a", {"number": "4111"})
+        plain = await app.enqueue("vault:b", {"number": "7"})
+        store.use_keys(None)
+        with pytest.raises(EncryptionKeyMissing, match="queue 'vault:a' is encrypted"):
+            await app.run(until_idle=True)
+        found = await app.get(secret)
+        assert (found.state, found.attempt, found.crashes, ran) == (State.READY, 0, 0, ["7"])
+        assert (await app.get(plain)).state is State.DONE
+
+
+async def test_a_queue_that_is_encrypted_meanwhile_costs_others_nothing(store: MemoryStore) -> None:
+    app = Redrive(store, log=False)
+    encrypted, ran = asyncio.Event(), []
+
+    @app.handler("sec")
+    async def secret() -> str:
+        await app.configure("sec", encrypt=True, reason="cards")
+        encrypted.set()
+        return "4111"
+
+    @app.handler("other")
+    async def other() -> str:
+        await encrypted.wait()
+        ran.append("other")
+        return "done"
+
+    async with app:
+        item_id, *others = [await app.enqueue(queue) for queue in ("sec", "other", "other")]
+        with pytest.raises(EncryptionKeyMissing, match="queue 'sec' is encrypted"):
+            await app.run(until_idle=True)
+        found = await app.get(item_id)
+        assert (found.state, found.attempt, found.errors, found.crashes) == (State.READY, 0, 0, 0)
+        assert [(await app.get(one)).result for one in others] == [b'"done"'] * 2
+        assert ran == ["other"] * 2
 
 
 async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_there(
@@ -68,6 +126,45 @@ async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_th
     await app.letters.replay(item_id, reason="the key is there")
     await app.run(until_idle=True)
     assert await app.wait(item_id) == {"charged": "4111"}
+
+
+async def test_an_app_with_another_key_under_a_known_id_does_not_open(app: Redrive, store: MemoryStore) -> None:
+    await app.enqueue("cards", {"number": "4111"})
+    other = Redrive(store, encryption=Keyring({"k1": bytes(32)}, current="k1"), log=False)
+    with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows under that id"):
+        await other.open()
+
+
+def _nightly(app: Redrive) -> None:
+    app.schedule("nightly", "cards", {"number": "4111"}, every="1h")
+
+
+async def _kept(store: MemoryStore) -> bytes:
+    (document,) = await store.documents("schedule")
+    return base64.b64decode(json.loads(document.body)["schedule"]["payload"])
+
+
+async def test_the_payload_of_a_schedule_is_stored_encrypted(app: Redrive, store: MemoryStore) -> None:
+    _nightly(app)
+    (view,) = await app.schedules.list()
+    assert (view.schedule.payload, view.schedule.sealed) == (b'{"number":"4111"}', "")
+    assert b"4111" not in await _kept(store)
+    item_id = await app.schedules.run("nightly", reason="now")
+    assert (await app.get(item_id)).payload == b'{"number":"4111"}'
+    paused = await app.schedules.pause("nightly", reason="a while")
+    assert (paused.schedule.payload, b"4111" in await _kept(store)) == (b'{"number":"4111"}', False)
+    store.use_keys(Keyring({"k1": bytes(range(32)), "k2": bytes(32)}, current="k2"))
+    assert {one.key: one.bodies for one in (await app.reencrypt()).keys} == {"k2": 2}
+    store.use_keys(None)
+    (view,) = await app.schedules.list()
+    assert (view.schedule.sealed, b"4111" in view.schedule.payload) == ("k2", False)
+    with pytest.raises(EncryptionKeyMissing):
+        await app.schedules.run("nightly", reason="now")
+    other = Redrive(store, log=False)
+    other.queue("cards")
+    _nightly(other)
+    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
+        await other.open()
 
 
 async def test_an_export_stays_encrypted_unless_it_is_to_decrypt(app: Redrive, store: MemoryStore) -> None:

@@ -28,6 +28,7 @@ from redrive.core.verbs import (
 from redrive.engine.schedule import Scheduler
 from redrive.events import Events, StoreFailed, TicksMissed
 from redrive.office.schedules import declare_schedules
+from redrive.stores.keyring import Keyring
 from redrive.testing._relay import Answer, P, Relay
 from redrive.testing.faults import Fault, Point
 from tests.engine.crew import HOUR, SECOND, Crew, crew, quick_crew, schedule
@@ -85,6 +86,25 @@ async def test_a_leader_that_dies_anywhere_leaves_nothing_undone(crew: Crew, poi
     assert task.done()
     assert await crew.fired() == crew.ticks()
     assert crew.told == []
+
+
+async def test_ticks_of_an_encrypted_queue_are_owed_until_a_leader_has_the_key(quick_crew: Crew) -> None:
+    crew, keys = quick_crew, Keyring({"k1": bytes(range(32))}, current="k1")
+    crew.lab.store.use_keys(keys)
+    beat = schedule(catch_up="all")
+    await crew.store.configure(beat.queue, QueueChange(encrypt=True))
+    await declare_schedules(crew.store, [beat])
+    crew.lab.store.use_keys(None)
+    await crew.join()
+    await crew.lab.pass_time("25s")
+    assert await crew.fired() == []
+    assert "its payload is encrypted with key 'k1'" in crew.of(TicksMissed)[0].reason
+    await crew.kill()
+    crew.lab.store.use_keys(keys)
+    await crew.join()
+    await crew.lab.pass_time("25s")
+    assert await crew.fired() == crew.ticks()
+    assert {item.payload for item in await crew.items()} == {beat.payload}
 
 
 async def test_one_that_comes_back_is_refused_what_nobody_wants_any_more(crew: Crew) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from redrive.core.verbs import WorkerBeat
+from redrive.core.states import State
+from redrive.core.verbs import QueueChange, WorkerBeat
 from redrive.engine import store_retry
-from redrive.errors import BadStoreURL
+from redrive.errors import BadStoreURL, ConfigError, EncryptionKeyMissing, InvalidParameterError
 from redrive.mailboxes import (
     MailboxConnectionError,
     ReceiptHandleExpiredError,
@@ -21,11 +22,12 @@ from redrive.mailboxes import (
 )
 from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.office.doors import doors
+from redrive.stores.keyring import Keyring
 from redrive.stores.memory import MemoryStore
 from redrive.stores.url import store_from_url
 from redrive.testing import FakeClock
 from redrive.testing.faults import Fault, FaultyStore
-from tests.mailboxes.conftest import Openers
+from tests.mailboxes.conftest import Openers, item_of
 from tests.support.cli import environment
 from tests.support.stores import EACH, StoreUrl
 from tests.support.warm_python import WarmPython
@@ -273,3 +275,28 @@ def test_a_store_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
         first.send(1, reply_to=second)
         first.receive()[0].reply(2)
         assert second.receive()[0].body == 2
+
+
+def test_an_encrypted_mailbox_gives_nothing_to_a_process_without_keys(mailboxes: Openers) -> None:
+    keys = Keyring({"k1": bytes(range(32))}, current="k1")
+    inbox = mailboxes("sqlite")("inbox", encryption=keys)
+    shared = inbox.shared
+    shared.call(shared.store.configure, "inbox", QueueChange(encrypt=True))
+    message_id = inbox.send("secret")
+    keyless = mailboxes("sqlite")("inbox")
+    for call in (lambda: keyless.send("more"), lambda: keyless.receive(10)):
+        with pytest.raises(EncryptionKeyMissing, match="queue 'inbox' is encrypted"):
+            call()
+    assert item_of(keyless, message_id).state is State.READY
+    (message,) = inbox.receive(10)
+    assert (message.id, message.body) == (message_id, "secret")
+    message.acknowledge()
+    wrong = mailboxes("sqlite")("inbox", encryption=Keyring({"k1": bytes(32)}, current="k1"))
+    with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows"):
+        wrong.receive()
+
+
+def test_keys_are_given_to_a_url_and_not_to_a_store(faulty: FaultyStore) -> None:
+    keys = Keyring({"k1": bytes(range(32))}, current="k1")
+    with pytest.raises(InvalidParameterError, match="a store object has its own keys"):
+        open_mailbox("inbox", faulty, encryption=keys)

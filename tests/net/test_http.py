@@ -104,6 +104,15 @@ async def test_repeated_headers_go_out_and_come_in_with_every_value_in_order() -
     assert pairs == [("x-a", "1"), ("set-cookie", "b=2"), ("x-a", "3"), ("set-cookie", "a=1"), ("content-length", "0")]
 
 
+async def test_a_value_of_bytes_that_are_utf_8_is_sent_as_it_is() -> None:
+    heard: list[bytes] = []
+    async with listening(saying(OK, heard=heard)) as port, client() as made:
+        values = ["caf\u00e9 \u20ac".encode().decode("latin-1"), "caf\u00e9"]
+        await made.post(f"http://{HOST}:{port}/", b"{}", [("X-A", each) for each in values], within=LONG, limit=9)
+    sent = [line for line in heard[0].split(b"\r\n") if line.startswith(b"X-A")]
+    assert sent == ["X-A: caf\u00e9 \u20ac".encode(), "X-A: caf\u00e9".encode()]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

@@ -12,11 +12,16 @@ import pytest
 from redrive import Redrive
 from redrive.core import chain
 from redrive.core.chain import Chain, Seal
+from redrive.core.item import NewItem
 from redrive.core.verbs import DocumentWrite, Entry, QueueChange
 from redrive.engine import seals
 from redrive.engine.maintainer import Maintainer
 from redrive.events import Events
+from redrive.office.audit import Audit
+from redrive.office.bulk import purge
+from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.memory import MemoryStore
+from redrive.testing.clock import FakeClock
 from tests.support.apps import Work, work
 from tests.support.lab import Lab, lab
 
@@ -58,6 +63,15 @@ async def test_a_request_is_one_line_however_many_entries_it_has(work: Work, mon
     )
     assert archived.entries == len(await work.app.audit.list()) - 1
     assert await work.app.audit.requests(1) == (note,)
+
+
+async def test_a_purge_is_one_request() -> None:
+    store = MemoryStore(FakeClock())
+    await store.open()
+    await store.put([NewItem(f"i-{number}", "q", b"") for number in range(PAGE_LIMIT + 1)])
+    assert await purge(store, "q", "ada", "sent by mistake") == PAGE_LIMIT + 1
+    (line,) = [line for line in await Audit(store).requests() if line.changed]
+    assert (line.act, len(line.changed), line.entries) == ("cancel", PAGE_LIMIT + 1, 2)
 
 
 async def test_two_who_seal_at_once_leave_one_chain(work: Work) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec import structs
 
+from redrive.core import sizes
 from redrive.core.decide import ToDone
-from redrive.core.item import NewItem
+from redrive.core.item import Instant, Item, NewItem
 from redrive.core.verbs import LeaseRequest, PutResult, Settled, Settlement
 from redrive.errors import EncryptionKeyMissing
-from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose
+from redrive.stores import bodies, damage
+from redrive.stores.bodies import Bodies, Judged, Usable
+from redrive.stores.clock import Clock
+from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose, key_missing
 from redrive.stores.reencrypting import Rewrite
 from tests.stores.broken import Bent
 from tests.stores.broken_servers import Bug
@@ -94,6 +99,52 @@ class BindsNoBodyToItsItem(Bent):
         super().use_keys(None if keyring is None else _BoundToNothing(keyring))
 
 
+def _letter(item: Item, now: Instant) -> Settlement:
+    return damage.laid_aside(item, key_missing("k1"), now)
+
+
+def takes_what_it_cannot_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(damage, "given_back", _letter)
+
+
+async def _no_record(_store: object, _ring: Keyring) -> None:
+    """Any key will do."""
+
+
+def encrypts_with_any_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(bodies, "record_key", _no_record)
+
+
+class _AnyKey(Bodies):
+    async def record_key(self, store: object) -> None:
+        """Any key will do."""
+
+
+class EncryptsWithAnyKey(Bent):
+    """A process with a mistyped key encrypts what the right one cannot read."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _AnyKey(sizes.MAX)
+
+
+class _NeverGivesBack(Bodies):
+    """Makes a letter of all that it cannot read."""
+
+    async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
+        usable = await super().usable(judged, now, lapsed=lapsed)
+        items = {item.id: item for item, _ in judged}
+        return Usable(usable.items, tuple([_letter(items[one.id], now) for one in usable.ends]), usable.locked)
+
+
+class MakesLettersWithoutKeys(Bent):
+    """A process that was started without its keys empties the queue into the letters."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _NeverGivesBack(sizes.MAX)
+
+
 ENCRYPTION: dict[str, Bug] = {
     "TakesBodiesInClear": Bug(
         "a process that does not know yet that the queue is encrypted stores payloads in clear",
@@ -105,5 +156,13 @@ ENCRYPTION: dict[str, Bug] = {
     "TakesResultsInClear": Bug(
         "a process that does not know yet that the queue is encrypted stores results in clear",
         ("test_encrypted_queues_take_nothing_from_a_process_without_keys",),
+    ),
+    "EncryptsWithAnyKey": Bug(
+        "a process with a mistyped key encrypts what the right one cannot read",
+        ("test_encrypted_with_another_key_under_a_known_id_is_refused",),
+    ),
+    "MakesLettersWithoutKeys": Bug(
+        "a process that was started without its keys empties the queue into the letters",
+        ("test_encrypted_items_stay_ready_in_a_process_without_any_keys",),
     ),
 }

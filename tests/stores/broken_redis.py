@@ -24,6 +24,7 @@ from redrive.stores.redis.session import Session
 from redrive.stores.redis.texts import packed
 from redrive.testing.conformance.kit import sha256
 from tests.stores import broken_ways as ways
+from tests.stores.broken_encryption import encrypts_with_any_key, takes_what_it_cannot_read
 from tests.stores.planting import Edit, Patch, Plant
 
 Outcome = tuple[tuple[Answer, ...], Any, int]
@@ -376,7 +377,9 @@ LANES: dict[str, Plant] = {
 
 _SAID = "if one[5] and not verdict then"
 OFFICE: dict[str, Plant] = {
-    "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(queue, body)\n  if added", "if added"),)),
+    "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
+    "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),
     "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
     "NumbersNoCascade": Plant(
         (

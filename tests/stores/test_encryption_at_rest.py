@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import redis
 
 from redrive.core.decide import ToDone
 from redrive.core.item import NewItem
+from redrive.core.schedule import Schedule
 from redrive.core.select import Match
 from redrive.core.verbs import QueueChange, Settlement
+from redrive.office.schedules import declare_schedules
 from redrive.stores.keyring import Keyring
 from redrive.stores.url import store_from_url
 from tests.stores.postgres_kit import rows
@@ -22,6 +25,9 @@ from tests.stores.sqlite_kit import asking
 from tests.support.stores import SERVERS, StoreUrl
 
 CARD, IBAN, TOKEN = b"4111-1111-1111-1111", b"DE02120300000000202051", b"tok_live_51H8"
+PLANNED = b"5500-0000-0000-0004"
+IN_BASE64 = b64encode(b'{"card": "%s"}' % PLANNED)
+"""As a document has the payload of a schedule."""
 KEYS = Keyring({"k1": bytes(range(32))}, current="k1")
 
 
@@ -36,7 +42,8 @@ async def _sqlite(url: str) -> bytes:
 
 
 async def _postgres(url: str) -> bytes:
-    found = await rows(url, "select body from item union all select body from result")
+    tables = ("item", "result", "document")
+    found = await rows(url, " union all ".join([f"select body from {table}" for table in tables]))
     return b"".join(bytes(body) for (body,) in found)
 
 
@@ -45,7 +52,7 @@ async def _redis(url: str) -> bytes:
 
     def read() -> bytes:
         with redis.Redis.from_url(url.partition("?")[0]) as server:
-            found: list[Any] = [server.hvals(f"{prefix}{name}") for name in ("body", "result")]
+            found: list[Any] = [server.hvals(f"{prefix}{name}") for name in ("body", "result", "documents:schedule")]
         return b"".join(value for values in found for value in values)
 
     return await asyncio.to_thread(read)
@@ -65,10 +72,11 @@ async def test_bodies_of_an_encrypted_queue_cannot_be_read_where_they_are_kept(k
             await store.put([NewItem(f"{queue}-1", queue, b'{"card": "%s"}' % CARD)])
             (item,) = (await store.lease(asking(1, queue, nonce=queue))).items
             child = NewItem(f"{queue}-2", queue, b'{"token": "%s"}' % TOKEN)
+            await declare_schedules(store, [Schedule(queue, queue, b'{"card": "%s"}' % PLANNED, every=3_600_000)])
             await store.settle([Settlement(item.id, 1, ToDone(b'"%s"' % IBAN), None, (child,), queue=queue)])
             kept = await LOOKS[kind](url)
             # The look itself is proved by the queue that is not encrypted.
-            assert [secret in kept for secret in (CARD, IBAN, TOKEN)] == [not encrypt] * 3
+            assert [secret in kept for secret in (CARD, IBAN, TOKEN, IN_BASE64)] == [not encrypt] * 4
         page = await store.find(Match("queue", "=", "secret"))
         assert {item.payload for item in page} == {b'{"card": "%s"}' % CARD, b'{"token": "%s"}' % TOKEN}
     finally:

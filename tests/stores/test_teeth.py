@@ -12,6 +12,7 @@ from redrive.testing.conformance.kit import DURABLE, HANDLES
 from tests.stores import broken as b
 from tests.stores import broken_acts as a
 from tests.stores import broken_changes as n
+from tests.stores import broken_details as p
 from tests.stores import broken_encryption as e
 from tests.stores import broken_families as k
 from tests.stores import broken_fields as d
@@ -84,6 +85,7 @@ TEETH = (
         ("test_put_with_a_delay_is_not_leased_early", "test_lease_gives_a_retry_when_it_is_due_and_not_before"),
         machine=True,
     ),
+    Tooth(p.AnswersAnyLane, ("test_lease_nonces_are_each_lane_s_own",)),
     Tooth(b.KnowsOneLane, ("test_lease_nonces_are_each_lane_s_own",)),
     Tooth(
         b.IgnoresTheNonce,
@@ -260,6 +262,7 @@ TEETH = (
     Tooth(o.MovesWithoutAuditing, ("test_move_changes_the_queue_and_nothing_else",)),
     Tooth(o.ForgetsTagsOnReplay, ("test_tags_stay_whatever_becomes_of_the_item",)),
     Tooth(o.KeepsTheOldPolicy, ("test_amend_sets_a_policy_that_the_next_lease_has",), machine=True),
+    Tooth(p.LosesTheOtherTerms, p.BUGS["LosesTheOtherTerms"].caught_by),
     Tooth(o.RunsLaterInstead, ("test_run_now_makes_a_waiting_item_due",), machine=True),
     Tooth(o.KeepsTheOldCounters, ("test_run_now_may_give_a_new_budget",), machine=True),
     Tooth(o.ExpiresWithoutItsLine, ("test_expire_of_a_head_is_the_death_of_a_head",), machine=True),
@@ -312,6 +315,8 @@ TEETH = (
             "test_encryption_is_in_force_for_every_process_with_the_next_write",
         ),
     ),
+    Tooth(e.MakesLettersWithoutKeys, ("test_encrypted_items_stay_ready_in_a_process_without_any_keys",)),
+    Tooth(e.EncryptsWithAnyKey, ("test_encrypted_with_another_key_under_a_known_id_is_refused",)),
     Tooth(e.LeavesResultsUnderTheOldKey, ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",)),
     Tooth(e.UsesANonceTwice, ("test_no_two_encrypted_bodies_have_the_same_nonce",)),
     Tooth(e.BindsNoBodyToItsItem, ("test_an_encrypted_payload_is_good_for_its_own_item_only",)),
@@ -376,7 +381,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
     """A broken store that nobody runs proves nothing."""
     planted = {
         thing
-        for module in (a, b, d, e, f, k, m, n, o, r, t, v)
+        for module in (a, b, d, e, f, k, m, n, o, p, r, t, v)
         for thing in vars(module).values()
         if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in BASES
     }

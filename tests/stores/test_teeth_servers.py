@@ -18,6 +18,7 @@ from redrive.testing.conformance import kinds, kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
 from tests.stores import (
     broken_acts,
+    broken_details,
     broken_families,
     broken_postgres,
     broken_recall,
@@ -39,7 +40,7 @@ from tests.support.links.link import Link
 from tests.support.stores import SERVERS
 
 BUGS = OF_SERVERS | BONDS | LANES | OFFICE | ENCRYPTION
-BUGS |= broken_recall.BUGS | broken_acts.ACTS | broken_reservations.BUGS | broken_families.BUGS
+BUGS |= broken_recall.BUGS | broken_acts.ACTS | broken_reservations.BUGS | broken_families.BUGS | broken_details.BUGS
 PLANTS: dict[str, Mapping[str, Plant]] = {
     engine: {
         **module.PLANTS,
@@ -50,6 +51,7 @@ PLANTS: dict[str, Mapping[str, Plant]] = {
         **broken_acts.PLANTS[engine],
         **broken_reservations.PLANTS[engine],
         **broken_families.PLANTS[engine],
+        **broken_details.PLANTS[engine],
     }
     for engine, module in {"sqlite": broken_sqlite, "postgres": broken_postgres, "redis": broken_redis}.items()
 }

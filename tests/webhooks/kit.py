@@ -186,7 +186,7 @@ async def delivering(lab: Lab, receiver: Receiver, **options: Any) -> AsyncItera
         yield relay
 
 
-async def crash(lab: Lab, relay: Relay, faulty: FaultyStore, task: asyncio.Task[None] | None = None) -> None:
+async def crash(lab: Lab, relay: Relay, faulty: FaultyStore, task: asyncio.Task[Any] | None = None) -> None:
     """The process of the relay is gone. The next one has a new handle on the store."""
     faulty.crash_at(faulty.points + 1)
     with contextlib.suppress(SimulatedCrash):

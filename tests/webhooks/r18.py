@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from redrive.core import durations
+from redrive.webhooks.delivery import POLICY
 from tests.webhooks.receiver import Script, endless, raw, reset, silence, status, trickle
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
@@ -13,7 +15,7 @@ TEN_YEARS = 315_360_000
 NOTHING = status(200)
 """For rows whose request does not get so far."""
 
-Target = Literal["plain", "tls", "http as tls", "silence as tls", "no name", "closed"]
+Target = Literal["plain", "tls", "http as tls", "silence as tls", "no name", "private", "closed"]
 
 OK = "2xx"
 LONG = "2xx with a longer body than 64 KiB: the rest is not read"
@@ -23,9 +25,11 @@ REFUSED = "4xx, but for the rows below"
 GONE = "410: the endpoint is disabled, too"
 LATER = "408, 425, 429, 5xx"
 ASKED = "the same with `Retry-After`, in seconds or as a date"
-ASKED_LONG = "the same, of more than a day"
+LONGEST = POLICY.max_hint // 1000
+ASKED_LONG = f"the same, of more than {durations.format(POLICY.max_hint)}"
 ASKED_OTHERWISE = "the same, negative, in the past or unreadable"
 NO_CONNECTION = "no connection: the name, the port or TLS fails"
+PRIVATE = "no request: the address is not public, and not allowed"
 ENDED = "the connection ends before the answer does"
 SLOW = "no whole answer within the timeout of the endpoint"
 NO_HTTP = "an answer that is not HTTP/1, or whose headers are too long"
@@ -75,13 +79,14 @@ ROWS = (
     _later(429, ASKED, 120, asked="120"),
     _later(429, ASKED, 120, asked="Thu, 01 Jan 2026 00:02:00 GMT"),
     _later(503, ASKED, 300, asked="300"),
-    _later(429, ASKED_LONG, 86_400, asked=f"{TEN_YEARS}"),
-    _later(503, ASKED_LONG, 86_400, asked="Wed, 31 Dec 2035 00:00:00 GMT"),
+    _later(429, ASKED_LONG, LONGEST, asked=f"{TEN_YEARS}"),
+    _later(503, ASKED_LONG, LONGEST, asked="Wed, 31 Dec 2035 00:00:00 GMT"),
     _later(429, ASKED_OTHERWISE, asked="-5"),
     _later(429, ASKED_OTHERWISE, asked="soon"),
     _later(503, ASKED_OTHERWISE, asked="Wed, 31 Dec 2025 00:00:00 GMT"),
     _later(503, ASKED_OTHERWISE, asked="Fri, 31 Dec 99999999999 00:00:00 GMT"),
     Row("no such name", NO_CONNECTION, NOTHING, said="nowhere.invalid", target="no name"),
+    Row("private address", PRIVATE, NOTHING, "failed", None, "leads to 10.0.0.1", target="private"),
     Row("closed port", NO_CONNECTION, NOTHING, said="ConnectionRefusedError", target="closed"),
     Row("bad certificate", NO_CONNECTION, NOTHING, said="certificate verify failed", target="tls"),
     Row("HTTP where TLS should be", NO_CONNECTION, NOTHING, said="WRONG_VERSION_NUMBER", target="http as tls"),

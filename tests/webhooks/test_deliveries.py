@@ -4,6 +4,7 @@ and while the store or the endpoint changes.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from functools import partial
 
@@ -20,12 +21,14 @@ from tests.webhooks.kit import (
     Answer,
     Hold,
     add,
+    crash,
     delivering,
     ended,
     opened,
     post,
     put,
     receiving,
+    relay_on,
     running,
 )
 
@@ -254,12 +257,59 @@ async def test_an_attempt_that_was_not_made_is_not_charged(lab: Lab) -> None:
         await add(relay, receiver)
         (hook,) = await put(relay, "a")
         lab.clock.advance("2s")
+        faulty.fail("document")
         async with running(lab, relay):
-            faulty.fail("document")
             await lab.pass_time("20s")
+            assert receiver.got == []
             faulty.heal()
             webhook = await ended(lab, relay, hook)
         assert (webhook.status, webhook.attempts, receiver.got[0].attempt, len(receiver.got)) == ("delivered", 1, 1, 1)
+
+
+async def test_a_crash_after_some_died_of_age_loses_no_notice(lab: Lab) -> None:
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    told: list[Notice] = []
+    async with receiving(lab) as receiver:
+        relay = relay_on(lab, receiver, faulty, notify=told.append)
+        await lab.drive(relay.open())
+        await add(relay, receiver)
+        (hook,) = await put(relay, "a")
+        lab.clock.advance("8d")
+        held = faulty.hold("amend", "after")
+        maintaining = asyncio.create_task(relay.maintain())
+        await lab.until(held.reached.is_set)
+        faulty.crashed = True
+        held.release()
+        await crash(lab, relay, faulty, maintaining)
+        lab.clock.advance("1d")
+        async with delivering(lab, receiver, notify=told.append) as relay:
+            await lab.until(lambda: bool(told))
+            assert [(each.webhook_id, each.status) for each in told] == [(hook, "dead_letter")]
+
+
+async def test_a_failure_that_came_to_nothing_is_not_told(lab: Lab) -> None:
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    told: list[Notice] = []
+    refusal = Hold(then=422)
+    async with receiving(lab, refusal) as receiver:
+        relay = relay_on(lab, receiver, faulty, notify=told.append)
+        await lab.drive(relay.open())
+        await add(relay, receiver)
+        (hook,) = await put(relay, "a")
+        task = asyncio.create_task(relay.run())
+        await lab.until(partial(getattr, refusal, "reached"))
+        held = faulty.hold("settle")
+        refusal.release()
+        await lab.until(held.reached.is_set)
+        faulty.crashed = True
+        held.release()
+        await crash(lab, relay, faulty, task)
+        async with delivering(lab, receiver, notify=told.append) as relay:
+            await ended(lab, relay, hook)
+            await lab.pass_time("2m")
+            webhook = await relay.webhooks.get(hook)
+            assert (webhook.status, webhook.attempts, webhook.notification_sent) == ("delivered", 2, False)
+        assert told == []
 
 
 async def test_what_is_no_webhook_becomes_a_letter_and_is_told(lab: Lab) -> None:

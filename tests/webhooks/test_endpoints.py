@@ -11,7 +11,7 @@ import pytest
 from redrive.core.instants import moment
 from redrive.errors import AppClosed, ConfigError, Conflict, NotFound, StoreUnavailable
 from redrive.testing.faults import FaultyStore
-from redrive.webhooks import Maintained, Relay
+from redrive.webhooks import Maintained
 from tests.support.lab import Lab, Shared, lab, memory_lab
 from tests.webhooks.kit import (
     DAY,
@@ -87,11 +87,12 @@ async def test_a_mute_while_a_request_is_on_its_way(lab: Lab) -> None:
         await lab.pass_time("5m")
         assert receiver.bodies == ["a"]
         assert (await relay.webhooks.get(hooks[0])).attempts == 1
+        hooks += await put(relay, "c")  # as it was a moment ago: muted
         await other.endpoints.unmute("shop")
         began = lab.clock.monotonic()
         await ended(lab, relay, hooks[-1])
         assert lab.clock.monotonic() - began < 5_000, "at once"
-        assert receiver.bodies == [*"aab"]
+        assert receiver.bodies == [*"aabc"]
 
 
 async def test_a_deleted_endpoint_cancels_what_waits_and_loses_nothing(lab: Lab) -> None:
@@ -166,26 +167,19 @@ async def test_maintenance_leaves_what_an_operator_paused(lab: Lab) -> None:
 
 
 async def test_two_who_change_one_endpoint_agree_with_its_queue(lab: Lab) -> None:
-    async with receiving(lab) as receiver, opened(lab, receiver) as relay, opened(lab, receiver) as other:
-        await add(relay, receiver)
-        for _ in range(5):
-            changes = [each(side) for side in (relay, other) for each in (muted, enabled, renamed)]
-            await lab.drive(asyncio.gather(*changes))
-            endpoint = await relay.endpoints.get("shop")
-            paused = (await relay.app.tally()).row("webhook:shop").paused
-            assert (paused, endpoint.name) == (endpoint.status != "active", "renamed")
-
-
-async def muted(relay: Relay) -> None:
-    await relay.endpoints.mute("shop")
-
-
-async def enabled(relay: Relay) -> None:
-    await relay.endpoints.enable("shop")
-
-
-async def renamed(relay: Relay) -> None:
-    await relay.endpoints.update("shop", name="renamed")
+    """The one who wrote the document first is the last to write to the queue."""
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    async with receiving(lab) as receiver, opened(lab, receiver, store=faulty) as slow, opened(lab, receiver) as quick:
+        await add(slow, receiver)
+        for slowly, quickly, paused in (("mute", "enable", False), ("enable", "disable", True)):
+            held = faulty.hold("configure")
+            changing = asyncio.create_task(getattr(slow.endpoints, slowly)("shop"))
+            await lab.until(held.reached.is_set)
+            await getattr(quick.endpoints, quickly)("shop")
+            held.release()
+            await lab.drive(changing)
+            assert ((await quick.endpoints.get("shop")).status != "active") is paused
+            assert (await quick.app.tally()).row("webhook:shop").paused is paused
 
 
 async def test_the_statistics_of_an_endpoint(lab: Lab) -> None:

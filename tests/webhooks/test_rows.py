@@ -197,6 +197,7 @@ async def test_h20_a_slow_target_gets_one_request(lab: Lab) -> None:
         assert (webhook.status, webhook.attempts, len(receiver.got)) == ("delivered", 1, 1)
 
 
+@pytest.mark.slow
 async def test_h22_two_hundred_failures_are_still_retried_hourly(lab: Lab) -> None:
     async with receiving(lab, then=500) as receiver, delivering(lab, receiver) as relay:
         await add(relay, receiver, max_age="30d")
@@ -230,7 +231,7 @@ async def test_h26_a_retry_after_is_waited_for(lab: Lab) -> None:
     async with receiving(lab) as receiver, delivering(lab, receiver) as relay:
         await add(relay, receiver)
         for status in (429, 503):
-            for asked, wait in (("120", 120), ("7.5", 8), ("0", 1), ("soon", 1), (str(2 * 86400), 2 * 86400)):
+            for asked, wait in (("120", 120), ("7.5", 8), ("0", 1), ("soon", 1), (str(2 * 86400), 86400)):
                 receiver.got.clear()
                 receiver.script.append(Answer(status, {"Retry-After": asked}))
                 (hook,) = await put(relay, "a")

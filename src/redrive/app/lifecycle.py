@@ -32,6 +32,7 @@ from redrive.office.schedules import Schedules
 from redrive.settings import Settings, load
 from redrive.stores.base import NAME_LIMIT, Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
+from redrive.stores.key_checks import check_keys
 from redrive.stores.keyring import Keyring, check_keyring
 from redrive.stores.url import store_from_url
 
@@ -96,6 +97,7 @@ class AppParts:
             self.alerts.check()
             await self.store.open()
             try:
+                await check_keys(self.store, self.store.keyring())
                 await self.declared.write(self.store, self.registry)
             except BaseException:
                 # An app that could not be opened is not closed by its caller.

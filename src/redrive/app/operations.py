@@ -217,7 +217,9 @@ class Operating(Lifecycle):
         parts = await self._parts.catch_up()
         await gates.remove_gate(parts.store, name, self._act(reason))
 
-    async def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
+    async def cancel(
+        self, ids: str | Iterable[str], *, reason: str, force: bool = False, request_id: str | None = None
+    ) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 
         Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
@@ -225,12 +227,14 @@ class Operating(Lifecycle):
         """
         parts = self._parts.check_open()
         chosen = [str(each) for each in check_several(ids, "ids")]
-        act = self._act(reason)
+        act = self._act(reason, request_id)
         if not force:
             return await amend_in_bites(parts.store, bites_of(chosen, Cancel()), act)
         return joined([await cancel_by_force(parts.store, each, act) for each in dict.fromkeys(chosen)])
 
-    async def set_policy(self, which: Which, policy: PolicyLike | None, *, reason: str) -> Amended:
+    async def set_policy(
+        self, which: Which, policy: PolicyLike | None, *, reason: str, request_id: str | None = None
+    ) -> Amended:
         """Replace the policy of waiting items, from their next failure on. None removes it: then the queue's applies.
 
         `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
@@ -238,34 +242,36 @@ class Operating(Lifecycle):
         """
         parts = self._parts.check_open()
         text = "" if policy is None else await check_policy(parts.store, policy, parts.registry.policies)
-        return await self._amend_waiting(which, SetPolicy(text), reason)
+        return await self._amend_waiting(which, SetPolicy(text), reason, request_id)
 
-    async def run_now(self, which: Which, *, reason: str, reset: bool = False) -> Amended:
+    async def run_now(
+        self, which: Which, *, reason: str, reset: bool = False, request_id: str | None = None
+    ) -> Amended:
         """Make waiting items due at once, whatever their retry or delay; what waits for others still does.
 
         `reset` gives them the whole budget of attempts again. `which` as for `set_policy`.
         """
-        return await self._amend_waiting(which, RunNow(reset=bool(reset)), reason)
+        return await self._amend_waiting(which, RunNow(reset=bool(reset)), reason, request_id)
 
-    async def expire(self, which: Which, *, reason: str) -> Amended:
+    async def expire(self, which: Which, *, reason: str, request_id: str | None = None) -> Amended:
         """Make waiting items dead letters with the reason `expired`, without another attempt. `which` as for
         `set_policy`.
         """
-        return await self._amend_waiting(which, Expire(), reason)
+        return await self._amend_waiting(which, Expire(), reason, request_id)
 
-    async def park(self, which: Which, label: str, *, reason: str) -> Amended:
+    async def park(self, which: Which, label: str, *, reason: str, request_id: str | None = None) -> Amended:
         """Keep waiting items from being leased, however due they are, until `unpark`, `cancel` or `expire`.
 
         `label` is a short name for why, such as `schema`: `hold:parked` finds them, and `item.hold` is `parked:schema`.
         A parked head of an order key blocks its key. `which` as for `set_policy`.
         """
-        return await self._amend_waiting(which, Park(check_label(label)), reason)
+        return await self._amend_waiting(which, Park(check_label(label)), reason, request_id)
 
-    async def unpark(self, which: Which, *, reason: str) -> Amended:
+    async def unpark(self, which: Which, *, reason: str, request_id: str | None = None) -> Amended:
         """Let parked items go on: they wait for what they would wait for now, and run when that is over. `which` as for
         `set_policy`; items that are not parked are skipped.
         """
-        return await self._amend_waiting(which, Unpark(), reason)
+        return await self._amend_waiting(which, Unpark(), reason, request_id)
 
     async def edit(
         self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
@@ -285,13 +291,15 @@ class Operating(Lifecycle):
         act = self._act(reason)
         return await edit(parts.store, known, body, act, revision=revision, raw=raw, most=parts.max_payload)
 
-    async def _amend_waiting(self, which: Which, change: WaitingChange, reason: str) -> Amended:
-        return await amend_waiting(self._parts.check_open().store, which, change, self._act(reason))
+    async def _amend_waiting(self, which: Which, change: WaitingChange, reason: str, request_id: str | None) -> Amended:
+        return await amend_waiting(self._parts.check_open().store, which, change, self._act(reason, request_id))
 
-    def _act(self, reason: str) -> Act:
-        return Act(self._parts.actor, check_reason(reason), new_id())
+    def _act(self, reason: str, request_id: str | None = None) -> Act:
+        return Act(self._parts.actor, check_reason(reason), request_id or new_id())
 
-    async def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
+    async def prune(
+        self, filter: str, *, reason: str, limit: int = 1000, request_id: str | None = None
+    ) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
         parts = self._parts.check_open()
         selection = parse_filter(filter)
@@ -300,7 +308,7 @@ class Operating(Lifecycle):
             raise ConfigError("it is empty", field="filter", hint=hint)
         if not is_count(limit):
             raise ConfigError(f"{limit!r} is not a number of items", field="limit", hint="use 1 or more")
-        return await parts.store.prune(selection, limit, self._act(reason))
+        return await parts.store.prune(selection, limit, self._act(reason, request_id))
 
     async def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""

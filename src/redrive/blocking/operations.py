@@ -147,54 +147,58 @@ class Operating(Lifecycle):
         """One that no queue stands behind. One that an app still declares comes back when that app is opened."""
         return self._bridge.call(self._app.remove_gate, name, reason=reason)
 
-    def cancel(self, ids: str | Iterable[str], *, reason: str, force: bool = False) -> Amended:
+    def cancel(
+        self, ids: str | Iterable[str], *, reason: str, force: bool = False, request_id: str | None = None
+    ) -> Amended:
         """Cancel items that are ready (waiting, scheduled or between retries). A running one is asked to stop.
 
         Its worker hears of it within seconds, and cancels the handler; a handler that finishes first is done all the
         same. `force` does not wait for that: the item is taken from its worker, whose result no longer counts.
         """
         chosen = ids if isinstance(ids, str) else list(ids)
-        return self._bridge.call(self._app.cancel, chosen, reason=reason, force=force)
+        return self._bridge.call(self._app.cancel, chosen, reason=reason, force=force, request_id=request_id)
 
-    def set_policy(self, which: Which, policy: PolicyLike | None, *, reason: str) -> Amended:
+    def set_policy(
+        self, which: Which, policy: PolicyLike | None, *, reason: str, request_id: str | None = None
+    ) -> Amended:
         """Replace the policy of waiting items, from their next failure on. None removes it: then the queue's applies.
 
         `which` is an id, ids, items, a page, or a filter, which selects waiting items only. Items that run or have
         ended are skipped.
         """
         chosen = which if isinstance(which, str | Item | History) else list(which)
-        return self._bridge.call(self._app.set_policy, chosen, policy, reason=reason)
+        return self._bridge.call(self._app.set_policy, chosen, policy, reason=reason, request_id=request_id)
 
-    def run_now(self, which: Which, *, reason: str, reset: bool = False) -> Amended:
+    def run_now(self, which: Which, *, reason: str, reset: bool = False, request_id: str | None = None) -> Amended:
         """Make waiting items due at once, whatever their retry or delay; what waits for others still does.
 
         `reset` gives them the whole budget of attempts again. `which` as for `set_policy`.
         """
         chosen = which if isinstance(which, str | Item | History) else list(which)
-        return self._bridge.call(self._app.run_now, chosen, reason=reason, reset=reset)
+        return self._bridge.call(self._app.run_now, chosen, reason=reason, reset=reset, request_id=request_id)
 
-    def expire(self, which: Which, *, reason: str) -> Amended:
+    def expire(self, which: Which, *, reason: str, request_id: str | None = None) -> Amended:
         """Make waiting items dead letters with the reason `expired`, without another attempt. `which` as for
         `set_policy`.
         """
         chosen = which if isinstance(which, str | Item | History) else list(which)
-        return self._bridge.call(self._app.expire, chosen, reason=reason)
+        return self._bridge.call(self._app.expire, chosen, reason=reason, request_id=request_id)
 
-    def park(self, which: Which, label: str, *, reason: str) -> Amended:
+    def park(self, which: Which, label: str, *, reason: str, request_id: str | None = None) -> Amended:
         """Keep waiting items from being leased, however due they are, until `unpark`, `cancel` or `expire`.
 
         `label` is a short name for why, such as `schema`: `hold:parked` finds them, and `item.hold` is `parked:schema`.
         A parked head of an order key blocks its key. `which` as for `set_policy`.
         """
         chosen = which if isinstance(which, str | Item | History) else list(which)
-        return self._bridge.call(self._app.park, chosen, label, reason=reason)
+        return self._bridge.call(self._app.park, chosen, label, reason=reason, request_id=request_id)
 
-    def unpark(self, which: Which, *, reason: str) -> Amended:
+    def unpark(self, which: Which, *, reason: str, request_id: str | None = None) -> Amended:
         """Let parked items go on: they wait for what they would wait for now, and run when that is over. `which` as for
         `set_policy`; items that are not parked are skipped.
         """
         chosen = which if isinstance(which, str | Item | History) else list(which)
-        return self._bridge.call(self._app.unpark, chosen, reason=reason)
+        return self._bridge.call(self._app.unpark, chosen, reason=reason, request_id=request_id)
 
     def edit(
         self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
@@ -207,9 +211,11 @@ class Operating(Lifecycle):
         """
         return self._bridge.call(self._app.edit, item_id, payload, reason=reason, revision=revision, raw=raw)
 
-    def prune(self, filter: str, *, reason: str, limit: int = 1000) -> tuple[Tombstone, ...]:
+    def prune(
+        self, filter: str, *, reason: str, limit: int = 1000, request_id: str | None = None
+    ) -> tuple[Tombstone, ...]:
         """Remove resolved items for good (done, cancelled, letters in the trash); each leaves a tombstone."""
-        return self._bridge.call(self._app.prune, filter, reason=reason, limit=limit)
+        return self._bridge.call(self._app.prune, filter, reason=reason, limit=limit, request_id=request_id)
 
     def check(self, *, quick: bool = False) -> Checkup:
         """Whether the store is whole and agrees with itself. Changes nothing; `quick` leaves payloads unread."""

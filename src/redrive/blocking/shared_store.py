@@ -33,6 +33,8 @@ from redrive.errors import AppClosed, CalledFromLoop
 from redrive.events import Events
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.key_checks import check_keys
+from redrive.stores.keyring import Keyring
 from redrive.stores.url import store_from_url
 
 __all__ = ["SharedStore", "Store"]
@@ -72,9 +74,10 @@ class SharedStore:
         self._busy: Callable[[str], AbstractContextManager[None]] = getattr(self.clock, "busy", _idle)
 
     @classmethod
-    def enter(cls, store: str | Store, clock: Clock | None) -> Self:
+    def enter(cls, store: str | Store, clock: Clock | None, encryption: Keyring | None = None) -> Self:
+        """`encryption`: for a store that is named by its URL; users with other keys have a store of their own."""
         _leave_abandoned()
-        made, key = _store_of(store, clock)
+        made, key = _store_of(store, clock, encryption)
         with _lock:
             shared = _stores.get((cls, key))
             if shared is None:
@@ -137,8 +140,16 @@ class SharedStore:
                 hint = f"close a {self.kind} after its last use, or open it again"
                 raise AppClosed(f"the {self.kind} is closed; nothing was done", hint=hint)
             if not self._opened:
-                self._host.open(self.store.open)
+                self._host.open(self._open_store)
                 self._opened = True
+
+    async def _open_store(self) -> None:
+        await self.store.open()
+        try:
+            await check_keys(self.store, self.store.keyring())
+        except BaseException:
+            await self.store.close()
+            raise
 
     async def _put(self, items: Sequence[NewItem]) -> Sequence[bool]:
         """For each, whether it was added: False if the id was in use."""
@@ -227,14 +238,16 @@ def _idle(_what: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _store_of(store: str | Store, clock: Clock | None) -> tuple[Store, tuple[object, ...]]:
-    """The store, not opened, and its key: stores with the same location, options and clock are the same."""
+def _store_of(store: str | Store, clock: Clock | None, encryption: Keyring | None) -> tuple[Store, tuple[object, ...]]:
+    """The store, not opened, and its key: stores with the same location, options, clock and keyring are the same."""
     if not isinstance(store, str):
         return store, ("store", id(store))
     made = store_from_url(store, clock=clock)
+    made.use_keys(encryption)
     info = made.info()
     location = str(Path(info.location).resolve()) if info.engine == "sqlite" else info.location
-    return made, (info.engine, location, urlsplit(store).query, id(clock) if clock is not None else None)
+    objects = [None if each is None else id(each) for each in (clock, encryption)]
+    return made, (info.engine, location, urlsplit(store).query, *objects)
 
 
 def _fingerprint(store: Store) -> str:

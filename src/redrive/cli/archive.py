@@ -60,14 +60,14 @@ archive = plain_act(
     ABOUT_ARCHIVE,
     Archive(),
     Words("archived", "Archive {count}?", "would archive"),
-    lambda app, ids, why: app.letters.archive(ids, reason=why),
+    lambda app, ids, how: app.letters.archive(ids, reason=how.reason, request_id=how.request),
 )
 discard = plain_act(
     "discard",
     ABOUT_DISCARD,
     Discard(),
     Words("discarded", "Discard {count}? They can be restored until the trash is emptied.", "would discard"),
-    lambda app, ids, why: app.letters.discard(ids, reason=why),
+    lambda app, ids, how: app.letters.discard(ids, reason=how.reason, request_id=how.request),
     ask_above=0,
 )
 restore = plain_act(
@@ -75,12 +75,12 @@ restore = plain_act(
     ABOUT_RESTORE,
     Restore(),
     Words("restored", "Restore {count}?", "would restore"),
-    lambda app, ids, why: app.letters.restore(ids, reason=why),
+    lambda app, ids, how: app.letters.restore(ids, reason=how.reason, request_id=how.request),
 )
 skip = plain_act(
     "skip",
     ABOUT_SKIP,
     Skip(),
     Words("passed", "Let go on what waits behind {count}?", "would pass"),
-    lambda app, ids, why: app.letters.skip(ids, reason=why),
+    lambda app, ids, how: app.letters.skip(ids, reason=how.reason, request_id=how.request),
 )

@@ -31,6 +31,7 @@ from redrive.core.acts import (
     Skipped,
 )
 from redrive.core.item import short_id
+from redrive.engine.ids import new_id
 from redrive.office.bulk import Done, apply, would_do
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice, Chosen, choose, gone_since
@@ -64,13 +65,14 @@ class Words(Struct, frozen=True):
 
 
 class How(Struct, frozen=True):
-    """The options that all acts have."""
+    """The options that all acts have, and the `request` id of the command: one in the audit, however many parts."""
 
     reason: str
     yes: bool
     dry_run: bool
     as_json: bool
     store: str
+    request: str
 
 
 class Wish(Struct, frozen=True):
@@ -102,7 +104,7 @@ def act_options(dry_run: str, *, reason: str | Literal[False] | None = None) -> 
         @wraps(command)
         def acting(*args: Any, yes: bool, dry_run: bool, as_json: bool, store: str, **rest: Any) -> Any:
             why = "" if reason is False else check_reason(rest.pop("reason"))
-            return command(*args, how=How(why, yes, dry_run, as_json, store), **rest)
+            return command(*args, how=How(why, yes, dry_run, as_json, store, new_id()), **rest)
 
         wrapped: Any = acting
         for option in (verbose_option, store_option, json_option, dry_run_option(dry_run), yes_option):
@@ -242,16 +244,16 @@ def plain_act(
     about: str,
     change: Change,
     words: Words,
-    do: Callable[[Redrive, list[str], str], Awaitable[Amended]],
+    do: Callable[[Redrive, list[str], How], Awaitable[Amended]],
     *,
     ask_above: int = ASK_ABOVE,
 ) -> click.Command:
-    """`do` gets the app, the ids and the reason."""
+    """`do` gets the app, the ids and the options."""
 
     @click.command(name, help=about, context_settings=HELP_NAMES)
     @choice_options
     @act_options("Say which letters it is about, and do nothing.")
     def command(*, choice: Choice, how: How) -> int:
-        return act(how, Wish(choice, change, words, lambda app, ids: do(app, ids, how.reason), ask_above))
+        return act(how, Wish(choice, change, words, lambda app, ids: do(app, ids, how), ask_above))
 
     return command

@@ -37,7 +37,7 @@ WORDS = Words("cancelled", "Cancel {count}?", "would cancel", noun="item")
 @act_options("Say what would be cancelled, and do nothing.")
 def cancel(*, ids: tuple[str, ...], force: bool, how: How) -> int:
     async def end(app: Redrive, ids: list[str]) -> Done:
-        done = await app.cancel(ids, reason=how.reason, force=force)
+        done = await app.cancel(ids, reason=how.reason, force=force, request_id=how.request)
         running = await running_among(store_of(app), done.changed)
         return Done(done, asked=tuple([each for each in done.changed if each in running]))
 

@@ -107,7 +107,7 @@ def set_policy(
     async def apply(app: Redrive, ids: list[str]) -> Amended:
         if new_policy and change.policy and not is_data(change.policy):
             await check_policy_name(app, change.policy, new=True)
-        return await app.set_policy(ids, change.policy or None, reason=how.reason)
+        return await app.set_policy(ids, change.policy or None, reason=how.reason, request_id=how.request)
 
     to = f"the policy {describe(change.policy)}" if change.policy else "no policy of their own"
     words = Words("changed", f"Give {{count}} {to}?", "would change", would_be=f"given {to}", noun="item")
@@ -121,7 +121,7 @@ def set_policy(
 @act_options("Show which items would be made due, and change nothing.")
 def run_now(*, ids: tuple[str, ...], where: str | None, reset: bool, how: How) -> int:
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.run_now(ids, reset=reset, reason=how.reason)
+        return await app.run_now(ids, reset=reset, reason=how.reason, request_id=how.request)
 
     words = Words("rescheduled", "Run {count} now?", "would reschedule", noun="item")
     return act(how, Wish(_choice(ids, where), RunNow(reset=reset), words, apply))
@@ -133,7 +133,7 @@ def run_now(*, ids: tuple[str, ...], where: str | None, reset: bool, how: How) -
 @act_options("Show which items would expire, and change nothing.")
 def expire(*, ids: tuple[str, ...], where: str | None, how: How) -> int:
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.expire(ids, reason=how.reason)
+        return await app.expire(ids, reason=how.reason, request_id=how.request)
 
     words = Words("expired", "Let {count} expire?", "would let expire", noun="item")
     return act(how, Wish(_choice(ids, where), Expire(), words, apply))
@@ -148,7 +148,7 @@ def park(*, ids: tuple[str, ...], where: str | None, label: str, how: How) -> in
     check_label(label)
 
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.park(ids, label, reason=how.reason)
+        return await app.park(ids, label, reason=how.reason, request_id=how.request)
 
     words = Words("parked", "Park {count}?", "would park", noun="item")
     return act(how, Wish(_choice(ids, where), Park(label), words, apply))
@@ -160,7 +160,7 @@ def park(*, ids: tuple[str, ...], where: str | None, label: str, how: How) -> in
 @act_options("Show which items would be unparked, and change nothing.")
 def unpark(*, ids: tuple[str, ...], where: str | None, how: How) -> int:
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.unpark(ids, reason=how.reason)
+        return await app.unpark(ids, reason=how.reason, request_id=how.request)
 
     words = Words("unparked", "Unpark {count}?", "would unpark", noun="item")
     return act(how, Wish(_choice(ids, where), Unpark(), words, apply))

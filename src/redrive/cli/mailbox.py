@@ -15,6 +15,7 @@ from redrive.cli.access import (
     HELP_NAMES,
     json_option,
     reason_option,
+    settings,
     store_of,
     store_option,
     verbose_option,
@@ -295,7 +296,7 @@ def _opened(name: str, store: str, *, new: bool = False, fix: str = LIST_THEM) -
         rows = visit(store, _rows)
         if not new:
             _row(rows, name, fix)
-        with open_mailbox(name, store, keep=None) as box:
+        with open_mailbox(name, store, keep=None, encryption=settings().encryption_keys) as box:
             yield box
     except InvalidParameterError as error:
         message = error.message.removeprefix(f"{error.field}: ")

@@ -54,7 +54,7 @@ def retry(*, name: str, ids: tuple[str, ...], all_dead: bool, how: How) -> int:
         choice,
         Replay(),
         RETRY,
-        lambda app, each: app.letters.replay(each, reason=how.reason),
+        lambda app, each: app.letters.replay(each, reason=how.reason, request_id=how.request),
         check=_all_in(name, choice.ids),
     )
     return act(how, wish)
@@ -70,7 +70,7 @@ def drop(*, name: str, ids: tuple[str, ...], how: How) -> int:
         choice,
         Discard(),
         DROP,
-        lambda app, each: app.letters.discard(each, reason=how.reason),
+        lambda app, each: app.letters.discard(each, reason=how.reason, request_id=how.request),
         ask_above=0,
         check=_all_in(name, choice.ids),
     )

@@ -20,6 +20,7 @@ from redrive.cli.asking import Progress, confirm
 from redrive.cli.exits import Exit
 from redrive.cli.interrupts import Interrupts
 from redrive.cli.output import counted, say, write_json
+from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -128,12 +129,12 @@ async def _count(app: Redrive, filters: list[str]) -> int:
 
 async def _remove(app: Redrive, filters: list[str], reason: str, count: int) -> tuple[int, bool]:
     """In bites, so that no worker waits for it; no more than were counted, and none after Ctrl-C."""
-    progress, removed = Progress("removed", count), 0
+    progress, removed, request = Progress("removed", count), 0, new_id()
     try:
         with Interrupts("stopping after what is on its way; once more stops at once") as interrupts:
             for each in filters:
                 while removed < count and not interrupts.heard:
-                    gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed))
+                    gone = await app.prune(each, reason=reason, limit=min(BITE, count - removed), request_id=request)
                     removed += len(gone)
                     progress.add(len(gone))
                     if not gone:

@@ -27,7 +27,8 @@ Examples:
 
 Reason, error, times, disposition, route, counters, queue and place under the order key are those of before; the
 history has both acts. --request means all that the replay with that request id sent; `redrive audit list` shows the
-ids. What a worker has leased, or has ended since, is skipped and named. A filter selects replayed items that wait.
+ids; for a replay in the background use `redrive replay undo`. What a worker has leased, or has ended since, is skipped
+and named. A filter selects replayed items that wait.
 ID may be a unique prefix; - reads ids from stdin, one a line. With --where or more than 100 items it asks first;
 without a terminal, use --yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
 """
@@ -50,7 +51,7 @@ def recall(*, ids: tuple[str, ...], where: str | None, request: str | None, how:
         chosen = visit(how.store, lambda app: replayed_by(store_of(app), request))
 
     async def apply(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.recall(ids, reason=how.reason)
+        return await app.letters.recall(ids, reason=how.reason, request_id=how.request)
 
     words = Words("recalled", "Recall {count}?", "would recall", noun="item")
     return act(how, Wish(Choice(chosen, where), Recall(), words, apply))

@@ -14,7 +14,6 @@ from redrive.core.durations import format as format_duration
 from redrive.core.durations import parse
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
-from redrive.engine.ids import new_id
 from redrive.office.bulk import Done
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def replay(
     how: How,
 ) -> int:
     change = Replay("once" if once else "fresh", parse(delay, field="--delay"), force, queue or "")
-    name = request or new_id()
+    name = request or how.request
     rate = None if pace is None else parse_rate(pace, field="--pace")
     sent = 0
     function = None

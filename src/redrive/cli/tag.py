@@ -15,7 +15,6 @@ from redrive.core.acts import (
     Note,
     Tag,
 )
-from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError
 
@@ -61,12 +60,14 @@ once, use replay --to.
 @click.option("--remove", metavar="TAG,…", multiple=True, help="Labels to take off.")
 @act_options("Say which letters it is about, and do nothing.", reason="tagged")
 def tag(*, choice: Choice, add: tuple[str, ...], remove: tuple[str, ...], how: How) -> int:
-    change, name = Tag(_tags(add), _tags(remove)), new_id()
+    change = Tag(_tags(add), _tags(remove))
     if not change.add and not change.remove:
         raise ConfigError("no tag is named", field="--add", hint="as in --add vip,eu or --remove new")
 
     async def label(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.tag(ids, add=change.add, remove=change.remove, reason=how.reason, request_id=name)
+        return await app.letters.tag(
+            ids, add=change.add, remove=change.remove, reason=how.reason, request_id=how.request
+        )
 
     return act(how, Wish(choice, change, Words("tagged", f"Tag {{count}}: {_said(change)}?", "would tag"), label))
 
@@ -86,10 +87,9 @@ def _said(change: Tag) -> str:
 def note(*, choice: Choice, text: str, how: How) -> int:
     if not text.strip():
         raise ConfigError("it is empty", field="--text", hint="say what to note")
-    name = new_id()
 
     async def write_down(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.note(ids, text, request_id=name)
+        return await app.letters.note(ids, text, request_id=how.request)
 
     words = Words("noted on", "Write it to {count}?", "would note on", would_be="noted", key="noted")
     return act(how, Wish(choice, Note(), words, write_down))
@@ -101,10 +101,10 @@ def note(*, choice: Choice, text: str, how: How) -> int:
 @click.option("--new", is_flag=True, help="Also if there is no such queue yet.")
 @act_options("Say what would be moved, and move nothing.")
 def move(*, choice: Choice, queue: str, new: bool, how: How) -> int:
-    change, name = Move(check_queue_name(queue)), new_id()
+    change = Move(check_queue_name(queue))
 
     async def give(app: Redrive, ids: list[str]) -> Amended:
-        return await app.letters.move(ids, queue, reason=how.reason, request_id=name)
+        return await app.letters.move(ids, queue, reason=how.reason, request_id=how.request)
 
     words = Words("moved", f"Move {{count}} to {queue}?", "would move", would_be=f"moved to {queue}")
     return act(how, Wish(choice, change, words, give, check=known_queue(queue, new=new)))

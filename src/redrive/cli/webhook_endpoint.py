@@ -18,10 +18,10 @@ from redrive.cli.webhook_access import command, endpoints_by_settings, named_val
 from redrive.cli.webhook_endpoints import endpoint_object
 from redrive.core import durations
 from redrive.errors import ConfigError
+from redrive.net.verification import Verification
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice
 from redrive.webhooks.endpoint_options import EndpointOptions
-from redrive.webhooks.providers import Verification
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -14,9 +14,9 @@ from redrive.cli.tables import Shape, show_facts
 from redrive.cli.webhook_access import command, endpoints_by_settings, show_rows, stamp
 from redrive.core.redact import redact, redact_text
 from redrive.core.verbs import QueueTally
+from redrive.net.verification import Verification
 from redrive.webhooks.endpoints import EndpointStats
 from redrive.webhooks.model import Endpoint
-from redrive.webhooks.providers import Verification
 
 if TYPE_CHECKING:
     from redrive.app import Redrive

@@ -167,7 +167,7 @@ EDITS_LIMIT = 100
 
 
 _NOT_EDITED = {
-    State.LEASED: "it is running; edit it when it has ended, or park it first",
+    State.LEASED: "it is running; edit it when it waits again, or is a letter",
     State.DONE: "it is done; only a letter or a waiting item can be edited",
     State.CANCELLED: "it is cancelled; only a letter or a waiting item can be edited",
 }

@@ -48,7 +48,9 @@ _zones: dict[str, tzinfo] = {}
 
 
 class Schedule(Struct, frozen=True):
-    """What `make_schedule` made; either `cron` or `every` is set."""
+    """What `make_schedule` made; either `cron` or `every` is set. `sealed`: the key that the payload is encrypted
+    with, as it is in the store if the queue is encrypted.
+    """
 
     name: str
     queue: str
@@ -60,6 +62,7 @@ class Schedule(Struct, frozen=True):
     priority: Priority = Priority.NORMAL
     terms: Terms | None = None
     kind: str = ""
+    sealed: str = ""
 
     @property
     def when(self) -> str:

@@ -68,10 +68,13 @@ class LeaseRequest(Struct, frozen=True):
 
 
 class Leases(Struct, frozen=True):
-    """`suspects_due`: an item waits that may only be leased by a worker which holds nothing else."""
+    """`suspects_due`: an item waits that may only be leased by a worker which holds nothing else. `locked`: a queue of
+    which items were given back at once, since they are encrypted and this process has no keys; "" if there was none.
+    """
 
     items: tuple[Item, ...] = ()
     suspects_due: bool = False
+    locked: str = ""
 
 
 class Held(Struct, frozen=True, gc=False):

@@ -9,10 +9,11 @@ Without replays each makes one small read every five seconds, and writes nothing
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,6 +34,7 @@ from redrive.engine.store_retry import StoreRetry
 from redrive.errors import Conflict, StoreError
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
+from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock
 
@@ -55,7 +57,9 @@ ENDED_KEPT = 100
 class BackgroundReplay(Struct, frozen=True):
     """`total` letters were reserved for it, `sent` of them are items again, and `skipped` could not be sent.
 
-    While it is `reserving`, its start goes on, and no letter is sent. `window` is the number of the next one.
+    While it is `reserving`, its start goes on, and no letter is sent. `window` is the number of the next one, and `due`
+    the time of the store, in microseconds, from which it may be sent. Of `counted` windows the letters are in the
+    counts. All that it does stands in the audit behind the position `since`.
     """
 
     id: str
@@ -69,6 +73,9 @@ class BackgroundReplay(Struct, frozen=True):
     sent: int = 0
     skipped: int = 0
     window: int = 0
+    counted: int = 0
+    due: int = 0
+    since: int = 0
 
     @property
     def left(self) -> int:
@@ -104,6 +111,42 @@ async def has_running(store: Store, queues: Sequence[str]) -> bool:
     return False
 
 
+class _Record(Struct, frozen=True):
+    """What matters here of an audit entry."""
+
+    change: str = ""
+    changed: tuple[str, ...] = ()
+    detail: dict[str, Any] | None = None
+
+
+class ReplayOutcome(Struct, frozen=True):
+    sent: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+async def outcome_of(store: Store, replay: BackgroundReplay) -> ReplayOutcome:
+    """What the windows of a replay did, by the audit from its start on: all of it, however long ago."""
+    sent: dict[str, None] = {}
+    skipped: dict[str, None] = {}
+    requests = re.compile(re.escape(replay.id) + r"\.[0-9]+(\.skipped\.[0-9]+)?")
+    after, more = replay.since, True
+    while more:
+        entries = await store.journal(TOPIC, after, PAGE_LIMIT)
+        for entry in entries:
+            window = requests.fullmatch(entry.request_id)
+            if window is not None:
+                # A request id of this form may also be that of another act.
+                record = codec.decode(entry.body, _Record)
+                if record.change == "replay" and (record.detail or {}).get("reserved") == replay.id:
+                    sent |= dict.fromkeys(record.changed)
+                elif record.change == "unreserve" and window[1]:
+                    skipped |= dict.fromkeys(record.changed)
+        all_found = replay.counted == replay.window and len(sent) >= replay.sent and len(skipped) >= replay.skipped
+        more = len(entries) == PAGE_LIMIT and not all_found
+        after = entries[-1].position if entries else after
+    return ReplayOutcome(tuple(sent), tuple([one for one in skipped if one not in sent]))
+
+
 class ReplayLeader:
     def __init__(self, store: Store, owner: str, *, events: Events, clock: Clock) -> None:
         self._store = store
@@ -111,7 +154,7 @@ class ReplayLeader:
         self._events = events
         self._clock = clock
         self._retry = StoreRetry("replays", events, clock)
-        self._due: dict[str, int] = {}
+        self._ahead: Millis = 0
         self._leads_until: Millis | None = None
         self._reserving: dict[tuple[str, int], Millis] = {}
 
@@ -125,8 +168,6 @@ class ReplayLeader:
     async def turn(self) -> Millis:
         """Send what is due; says how long there is nothing to do. May be repeated after any failure."""
         replays = [(one, read(one)) for one in await self._store.documents(ACTIVE)]
-        # Also of those that are paused: a pause and a resume are no way to more than the rate.
-        self._due = {replay.id: self._due[replay.id] for _, replay in replays if replay.id in self._due}
         await self._adopt([document for document, replay in replays if replay.state == "reserving"])
         running = [(document, replay) for document, replay in replays if replay.state == "running"]
         if not running:
@@ -157,35 +198,47 @@ class ReplayLeader:
         asked = self._clock.monotonic()
         if self._leads_until is None or self._leads_until - asked <= TERM - RENEW:
             leads = await self._store.elect(NAME, self._owner, TERM)
+            if leads:
+                # Of the store's clock over this one: read once a term, and not for every window.
+                self._ahead = (await self._store.tally(members=False)).at - self._clock.monotonic()
             self._leads_until = asked + TERM if leads else None
         return self._leads_until is not None
 
     async def _window(self, document: Document, replay: BackgroundReplay) -> Millis:
-        """At most what WINDOW gives. `_due` is in microseconds; a replay that comes late does not make up for more."""
-        now = self._clock.monotonic() * 1000
-        due = max(self._due.get(replay.id, now), now - WINDOW * 1000)
-        if due > now:
-            return min(IDLE, -(-(due - now) // 1000))
+        """At most what WINDOW gives, no sooner than the document says; what comes late does not make up for more."""
+        now = (self._clock.monotonic() + self._ahead) * 1000
         count, interval = PAGE_LIMIT, 0
         if replay.rate is not None:
             interval = replay.rate.interval
             count = min(PAGE_LIMIT, max(1, WINDOW * 1000 // interval))
+        due = max(replay.due, now - WINDOW * 1000)
+        # Farther off than one window of its rate: the rate is another one now, or the store's clock was put back.
+        if not replay.due or due > now + max(WINDOW * 1000, interval) + TERM * 1000:
+            due = now
+        if due > now:
+            return min(IDLE, -(-(due - now) // 1000))
         ids = (await self._store.ids(letters_of(replay.id), count, oldest=True)).ids
         if not ids:
             await self._end(document, replay)
             return IDLE
-        # First: a window whose outcome is unknown is not followed by another one at once.
-        self._due[replay.id] = due + count * interval
-        await self._send(replay, ids)
-        return max(1, min(IDLE, -(-(self._due[replay.id] - now) // 1000)))
+        # First, and only on what was read: a window whose outcome is unknown is not followed by another one at once,
+        # whoever leads then, and no operator or other leader was here meanwhile.
+        begun = replace(replay, window=replay.window + 1, due=due + count * interval)
+        write = DocumentWrite(ACTIVE, replay.id, codec.encode(begun), document.version)
+        try:
+            (document,) = await self._store.write_documents([write])
+        except Conflict:
+            return 1
+        await self._send(document, replay, ids)
+        return max(1, min(IDLE, -(-(begun.due - now) // 1000)))
 
-    async def _send(self, replay: BackgroundReplay, ids: tuple[str, ...]) -> None:
+    async def _send(self, document: Document, replay: BackgroundReplay, ids: tuple[str, ...]) -> None:
         request = f"{replay.id}.{replay.window}"
         act = Act(replay.actor, replay.reason, request)
         done = await self._store.amend(Ids(ids), replace(replay.change, reserved=replay.id), act)
         await self._release(replay, done, request)
         self._events.emit(AmendedEvent("replay", act.actor, act.reason, request, len(done.changed), len(done.skipped)))
-        await self._count(replay.id, len(done.changed) + len(done.already), len(done.skipped))
+        await self._count(document, len(done.changed) + len(done.already), len(done.skipped))
 
     async def _release(self, replay: BackgroundReplay, done: Amended, request: str) -> None:
         """What cannot be sent is an open letter again, and its history says why."""
@@ -196,25 +249,27 @@ class ReplayLeader:
             act = Act(replay.actor, f"not sent: {reason}", f"{request}.skipped.{number}")
             await self._store.amend(And((Ids(tuple(ids)), letters_of(replay.id))), Unreserve(), act)
 
-    async def _count(self, replay_id: str, sent: int, skipped: int) -> None:
-        while True:
-            document = await self._store.document(ACTIVE, replay_id)
-            if document is None:
-                return
+    async def _count(self, known: Document, sent: int, skipped: int) -> None:
+        """Also of a replay that was cancelled meanwhile."""
+        document: Document | None = known
+        while document is not None:
             now = read(document)
-            counted = replace(now, sent=now.sent + sent, skipped=now.skipped + skipped, window=now.window + 1)
+            counted = replace(now, sent=now.sent + sent, skipped=now.skipped + skipped, counted=now.counted + 1)
+            write = DocumentWrite(document.kind, document.key, codec.encode(counted), document.version)
             try:
-                await self._store.write_documents(
-                    [DocumentWrite(ACTIVE, replay_id, codec.encode(counted), document.version)]
-                )
+                await self._store.write_documents([write])
             except Conflict:
-                continue
-            return
+                document = await self._store.document(ACTIVE, known.key) or await self._store.document(ENDED, known.key)
+            else:
+                return
 
     async def _end(self, document: Document, replay: BackgroundReplay) -> None:
-        """Nothing is left: what was not skipped was sent, also in a window that was not counted."""
-        sent = max(replay.sent, replay.total - replay.skipped)
-        done = replace(replay, state="done", sent=sent, total=sent + replay.skipped)
+        """Nothing is left. The audit knows what was sent in a window that was not counted."""
+        sent, skipped = replay.sent, replay.skipped
+        if replay.counted != replay.window:
+            found = await outcome_of(self._store, replay)
+            sent, skipped = len(found.sent), len(found.skipped)
+        done = replace(replay, state="done", sent=sent, skipped=skipped, total=sent + skipped, counted=replay.window)
         ended = sorted([read(one) for one in await self._store.documents(ENDED)], key=lambda one: one.started_at)
         forgotten = [DocumentWrite(ENDED, one.id, None) for one in ended[: max(0, len(ended) - ENDED_KEPT + 1)]]
         try:

@@ -15,6 +15,8 @@ import heapq
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from redrive import events as ev
 from redrive.core import codec
 from redrive.core.item import Instant, Millis, NewItem
@@ -34,6 +36,7 @@ from redrive.core.schedule import (
     unprepared,
 )
 from redrive.core.verbs import Document, DocumentWrite
+from redrive.engine.schedule_payloads import shown
 from redrive.engine.store_retry import StoreRetry
 from redrive.errors import BadSchedule, Conflict, RedriveError, StoreCorrupt, StoreError
 from redrive.stores.aside import aside
@@ -205,7 +208,8 @@ class _Book:
 
     def _read(self, document: Document) -> list[tuple[Document, Kept]]:
         try:
-            return [(document, codec.decode(document.body, Kept))]
+            kept = codec.decode(document.body, Kept)
+            return [(document, replace(kept, schedule=shown(kept.schedule, self._store.keyring())))]
         except StoreCorrupt as error:
             self._left_out(document, error)
             return []
@@ -276,6 +280,10 @@ class _Book:
         size = 0
         for entry, what in zip(due, plans, strict=True):
             schedule = entry.kept.schedule
+            if schedule.sealed and what.fire:
+                # Owed until a process with the key leads.
+                refused[schedule.name] = _Refused(f"its payload is encrypted with key {schedule.sealed!r}", None)
+                continue
             batch.append((schedule.name, [tick_item(schedule, tick, self._release) for tick in what.fire]))
             size += len(what.fire)
             if size >= AT_ONCE:

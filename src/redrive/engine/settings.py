@@ -55,10 +55,10 @@ class Settings:
     async def encrypts(self, queue: str) -> bool:
         """Whether bodies of the queue are stored encrypted only, also if that cannot be read just now.
 
-        Without keys a worker does not run in such a queue, and nothing is read.
+        Without keys a worker stops when it knows of such a queue, and nothing is read.
         """
         if not self._store.info().keys:
-            return False
+            return self.known(queue).encrypt
         await self.fresh(queue)
         known = self._known.get(queue)
         return known is None or known.encrypt

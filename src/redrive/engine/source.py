@@ -11,12 +11,13 @@ from functools import partial
 
 from redrive.core import outcome as o
 from redrive.core.item import Item, Millis
-from redrive.core.verbs import LeaseRequest, Want
+from redrive.core.verbs import LeaseRequest, Leases, Want
 from redrive.engine.batcher import Batcher
 from redrive.engine.ids import fresh_id
 from redrive.engine.reaper import RECLAIM_LIMIT, lost_settlement
 from redrive.engine.report import RECEIVED, Reporter, settlement_of
 from redrive.engine.store_retry import retry_unknown
+from redrive.errors import EncryptionKeyMissing
 from redrive.events import Events, Leased
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
@@ -81,7 +82,7 @@ class QueueSource:
         room, now = sum(limits), self._clock.monotonic()
         request = self._request(room, ttl)
         leases, _ = await retry_unknown(lambda: self._store.lease(request))
-        items = leases.items
+        items = _of(leases)
         if items and self._events:
             self._events.emit(Leased(self._worker, tuple(item.id for item in items)))
         if len(items) < room or now >= self._reclaim_at:
@@ -106,9 +107,16 @@ class QueueSource:
         settled, _ = await retry_unknown(lambda: self._store.settle(settlements, then))
         if self._events:
             self._report.reclaimed(lost, settlements, settled.answers)
-        return settled.leases.items if settled.leases is not None else ()
+        return () if settled.leases is None else _of(settled.leases)
 
     async def _settle(self, ends: Sequence[tuple[Item, o.Outcome]]) -> None:
         settlements = [settlement_of(item, outcome, worker=self._worker) for item, outcome in ends]
         settled, _ = await retry_unknown(lambda: self._store.settle(settlements))
         self._report.settled([item for item, _ in ends], settlements, settled.answers)
+
+
+def _of(leases: Leases) -> tuple[Item, ...]:
+    """A receiver without keys must not take what it cannot read for an empty queue."""
+    if leases.locked and not leases.items:
+        raise EncryptionKeyMissing(leases.locked)
+    return leases.items

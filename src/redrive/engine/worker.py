@@ -101,6 +101,7 @@ class Worker:
         self._others = False
         self._stopping = False
         self._released = 0
+        self._keyless: EncryptionKeyMissing | None = None
         self._watch: asyncio.Task[None] | None = None
         self._watched: frozenset[str] = frozenset()
 
@@ -112,7 +113,7 @@ class Worker:
             await heartbeat.begin()
             self._events.emit(ev.WorkerStarted(self.name, tuple(self._handlers)))
             beats.append(heartbeat.run())
-        pump = asyncio.create_task(self._pump())
+        pump = asyncio.create_task(self._pump(stop))
         stopper = asyncio.create_task(self._obey(stop, now, grace))
         parts = [stopper, *(asyncio.create_task(part) for part in (*self._parts(), *beats))]
         try:
@@ -135,6 +136,8 @@ class Worker:
             if not self._once:
                 await heartbeat.end()
                 self._events.emit(ev.WorkerStopped(self.name, self._released))
+        if self._keyless is not None:
+            raise self._keyless
 
     def _parts(self) -> list[Coroutine[object, object, None]]:
         name, store, slots, events, clock = self.name, self._store, self._slots, self._events, self._clock
@@ -179,13 +182,16 @@ class Worker:
 
     # -- the pump ------------------------------------------------------------------------------------------------
 
-    def _check_encryption(self) -> None:
-        """A worker without keys would make letters of all that it leases from an encrypted queue."""
-        for queue in self._handlers:
-            if self._settings.known(queue).encrypt and not self._store.info().keys:
-                raise EncryptionKeyMissing(queue)
+    def _check_encryption(self, stop: asyncio.Event) -> None:
+        """A worker without keys can do nothing in an encrypted queue. It ends what it has in hand, and then stops."""
+        if self._keyless is None and not self._store.info().keys:
+            encrypted = [queue for queue in self._handlers if self._settings.known(queue).encrypt]
+            self._keyless = EncryptionKeyMissing(encrypted[0]) if encrypted else None
+        if self._keyless is not None and not self._stopping:
+            self._stopping = True
+            stop.set()
 
-    async def _pump(self) -> None:
+    async def _pump(self, stop: asyncio.Event) -> None:
         for queue in self._handlers:
             # A store that is in trouble just now is no reason for a worker not to start.
             await self._writing(partial(self._store.configure, queue, QueueChange()))
@@ -197,7 +203,7 @@ class Worker:
             await self._lease(self._slots.request_item(self._item, queue))
         while True:
             self._settings.refresh(self._slots.queues)
-            self._check_encryption()
+            self._check_encryption(stop)
             request = self._slots.request()
             if self._write_hook is not None and self._write_hook.begin():
                 # After the request is made, or another thread could slip in and write what goes ahead alone.
@@ -228,7 +234,9 @@ class Worker:
         """At the end of a pass: handle an expired lease of a lost worker here and now. False if there is none."""
         queues, ttl = tuple(self._handlers), self._slots.shortest_lease
         lost = await self._writing(lambda: self._store.reclaim(self.name, queues, ttl, 1))
-        ours = tuple([item for item in lost if handler_of(self._handlers, item.queue).takes(item.kind)])
+        # What is encrypted, in a process without keys, is brought back and not run.
+        whole = [item for item in lost if not item.flaw]
+        ours = tuple([item for item in whole if handler_of(self._handlers, item.queue).takes(item.kind)])
         if ours:
             await self._begin(Leases(ours), LeaseRequest(self.name, (), ""))
         elif lost:
@@ -306,6 +314,9 @@ class Worker:
         await self._begin(await self._writing(lambda: self._store.lease(request)), request)
 
     async def _begin(self, leases: Leases, request: LeaseRequest) -> None:
+        if leases.locked:
+            # Of a member that was not known to be encrypted, or of a queue that has become so just now.
+            self._keyless = EncryptionKeyMissing(leases.locked)
         asked = sum(want.limit for want in request.wants)
         self._due = len(leases.items) >= asked or leases.suspects_due
         self._unasked -= {want.queue for want in request.wants}
@@ -351,11 +362,13 @@ class Worker:
         self._ended.append(run)
 
     async def _settle(self, batch: list[Run], request: LeaseRequest | None) -> None:
-        for run in batch:
-            if run.offered and not await self._settings.encrypts(run.item.queue):
-                run.output = run.offered
+        await self._keep_outputs(batch)
         settlements = [self._settlement(run) for run in batch]
-        settled = await self._writing(lambda: self._store.settle(settlements, request))
+        try:
+            settled = await self._writing(lambda: self._store.settle(settlements, request))
+        except EncryptionKeyMissing as refused:
+            await self._settle_without(batch, refused)
+            return
         # Taken back under a new number while its result was on the way: the result is said again, under that number.
         moved = [run for run, old in zip(batch, settlements, strict=True) if run.item.deliveries != old.delivery]
         for run in batch:
@@ -378,6 +391,23 @@ class Worker:
             # After what was leased has begun: the store may not answer for a while.
             items = [run.item for run in batch]
             self._tell(batch, settlements, await clarified(self._store, self._writing, items, settlements, answers))
+
+    async def _settle_without(self, batch: list[Run], refused: EncryptionKeyMissing) -> None:
+        """A queue was encrypted while its items ran: what they bring for it cannot be stored, so they are released."""
+        self._keyless = refused
+        concerned = [run for run in batch if refused.queue in {run.item.queue, *(new.queue for new in run.follow_ups)}]
+        concerned = [run for run in concerned if type(run.outcome) is o.Done]
+        if not concerned:
+            raise refused
+        for run in concerned:
+            run.outcome, run.follow_ups = o.Release(str(refused)), ()
+            run.offered = run.output = b""
+        await self._settle(batch, None)
+
+    async def _keep_outputs(self, batch: list[Run]) -> None:
+        for run in batch:
+            if run.offered and not await self._settings.encrypts(run.item.queue):
+                run.output = run.offered
 
     def _settlement(self, run: Run) -> Settlement:
         item, outcome = run.item, run.outcome

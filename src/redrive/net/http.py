@@ -32,7 +32,9 @@ KEPT = 15.0
 HEAD_LIMIT = 64 * 1024
 """Bytes of one header."""
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
-"""Pairs may repeat a name: each of them is sent, in their order. Values are Latin-1; aiohttp sends them as UTF-8."""
+"""Pairs may repeat a name: each of them is sent, in their order. Values are Latin-1, as servers give them: bytes that
+are UTF-8 are sent as they came, others as UTF-8.
+"""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -288,7 +290,14 @@ def _with(headers: Headers, token: str, key: str) -> list[tuple[str, str]]:
         if not _VALUE.fullmatch(value):
             raise Unsendable(f"the value of the header {name} has a control character, or one that is not in Latin-1")
     spelled: dict[str, str] = {}
-    return [(spelled.setdefault(name.lower(), name), value) for name, value in pairs]
+    return [(spelled.setdefault(name.lower(), name), _as_utf8(value)) for name, value in pairs]
+
+
+def _as_utf8(value: str) -> str:
+    try:
+        return value if value.isascii() else value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _said(error: BaseException, token: str) -> str:

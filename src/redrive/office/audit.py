@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -22,6 +23,8 @@ from redrive.stores.base import PAGE_LIMIT, Store
 
 LOOKED_AT = 10_000
 """Entries among which requests are looked for; the newest."""
+_SKIPPED = re.compile(r"(.+?)\.[0-9]+\.skipped\.[0-9]+", re.DOTALL)
+"""What a window of a replay could not send, see engine.replays."""
 
 
 class AuditCheck(Struct, frozen=True):
@@ -61,7 +64,9 @@ class AuditLine(Struct, frozen=True):
 
 
 def by_request(entries: Iterable[Entry]) -> list[AuditLine]:
-    """One line for each act of a request, in the order of their first entries."""
+    """One line for each act of a request, in the order of their first entries. The windows of a replay in the
+    background are those of its request.
+    """
     lines: dict[tuple[object, ...], AuditLine] = {}
     for entry in entries:
         line = _line(entry)
@@ -79,16 +84,21 @@ def _line(entry: Entry) -> AuditLine:
         body = msgspec.json.decode(entry.body, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError):
         body = {}
-    changed = body.get("changed")
+    changed, detail = body.get("changed"), body.get("detail")
+    request = entry.request_id
+    if isinstance(detail, dict) and (replay := str(detail.get("reserved") or "")) and request.startswith(f"{replay}."):
+        request = replay
+    elif body.get("change") == "unreserve" and (skipped := _SKIPPED.fullmatch(request)):
+        request = skipped[1]
     return AuditLine(
         entry.position,
         entry.at,
         entry.actor,
         str(body.get("change", entry.topic)),
         entry.reason,
-        entry.request_id,
+        request,
         tuple([str(each) for each in changed]) if isinstance(changed, list) else (),
-        body.get("detail") or body.get("settings"),
+        detail or body.get("settings"),
     )
 
 

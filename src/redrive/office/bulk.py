@@ -94,20 +94,17 @@ async def purge(store: Store, name: str, actor: str, reason: str) -> int:
     Leased items are asked to cancel, once: they end when they are given back, or their lease expires.
     """
     queue = Match("queue", "=", name)
-    amend_all = partial(_amend_all, store, actor=actor, reason=reason)
+    amend_all = partial(_amend_all, store, act=acts.Act(actor, reason, new_id()))
     gone = await amend_all(And((queue, Match("state", "=", State.READY))), Cancel())
     gone += await amend_all(open_letters(name), Discard())
     await amend_all(And((queue, Match("state", "=", State.LEASED))), Cancel(), once=True)
     return gone
 
 
-async def _amend_all(
-    store: Store, which: Selection, change: Change, *, actor: str, reason: str, once: bool = False
-) -> int:
+async def _amend_all(store: Store, which: Selection, change: Change, *, act: acts.Act, once: bool = False) -> int:
     """Until none is left that can be changed."""
     changed = 0
     while True:
-        act = acts.Act(actor, reason, new_id())
         amended, _ = await retry_unknown(partial(store.amend, which, change, act))
         changed += len(amended.changed) + len(amended.already)
         if once or not amended.changed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 from redrive.core.verbs import KeyTally, Reencrypted
+from redrive.office.schedules import reencrypt_schedules
 from redrive.stores.base import Store
 
 
 async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Reencrypted:
-    """All pages of it, as one. What is put or ends meanwhile has the current key by itself."""
+    """All pages of it as one, with the payloads of schedules. What comes meanwhile has the current key by itself."""
     rewritten = running = unreadable = 0
     keys: Counter[str] = Counter()
     cursor: str | None = None
@@ -22,5 +23,7 @@ async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Re
             keys[one.key] += one.bodies
         cursor = page.next
         if cursor is None:
+            again, bad, of_schedules = await reencrypt_schedules(store, queue, dry_run=dry_run)
+            rewritten, unreadable, keys = rewritten + again, unreadable + bad, keys + of_schedules
             kept = tuple([KeyTally(key, count) for key, count in sorted(keys.items())])
             return Reencrypted(rewritten, running, unreadable, kept)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from redrive.core.filters import parse as parse_filter
 from redrive.core.select import And, Match, Selection
-from redrive.errors import ConfigError, NotFound
+from redrive.engine.replays import ACTIVE, ENDED
+from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.audit import LOOKED_AT, Audit, by_request
 from redrive.stores.base import Store
 
@@ -18,7 +21,13 @@ def replayed(filter: str) -> Selection:
 
 
 async def replayed_by(store: Store, request_id: str) -> tuple[str, ...]:
-    """The items that a replay with this request id changed, as far as the newest audit entries tell."""
+    """The items that a replay with this request id changed, as far as the newest audit entries tell.
+
+    Conflict for a replay in the background, which would go on.
+    """
+    if await store.document(ACTIVE, request_id) or await store.document(ENDED, request_id):
+        hint = f"use redrive replay undo {quote(request_id)}, or app.replays.undo"
+        raise Conflict(f"{request_id!r} is a replay in the background", hint=hint)
     entries = [entry for entry in await Audit(store).last(LOOKED_AT) if entry.request_id == request_id]
     changed = [one for line in by_request(entries) if line.act == "replay" for one in line.changed]
     if not changed:

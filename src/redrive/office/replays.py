@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from redrive.core.acts import (
     Reserve,
     Unreserve,
 )
+from redrive.core.chain import HEAD, Seal
 from redrive.core.meters import Rate
 from redrive.core.rates import RateText
 from redrive.core.rates import format as format_rate
@@ -25,38 +26,58 @@ from redrive.core.rates import parse as parse_rate
 from redrive.core.select import And, Ids
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
-from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, letters_of, over, read
+from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, letters_of, outcome_of, over, read
 from redrive.errors import Conflict, NotFound
-from redrive.office.audit import LOOKED_AT, Audit, by_request
 from redrive.office.bites import Bite, amend_in_bites, bites_of
 from redrive.office.gates import audit_entry
 from redrive.office.said import check_reason
+from redrive.stores.audit import TOPIC
 from redrive.stores.base import Store
+from redrive.stores.checks import check_replay_id
 
 
 async def start(store: Store, ids: Sequence[str], change: Replay, rate: Rate | None, act: Act) -> Amended:
-    """Reserve these letters for the replay with the act's request id; a worker sends them. May be repeated."""
+    """Reserve these letters for the replay with the act's request id; a worker sends them.
+
+    May be repeated, also with more letters: the replay keeps its rate, and one that is paused stays so. Conflict if it
+    was cancelled, or sends in another way.
+    """
     replay_id = act.request_id
-    document = await store.document(ACTIVE, replay_id)
-    ended = await store.document(ENDED, replay_id) if document is None else None
-    known = document or ended
-    if known is None:
-        at = (await store.tally()).at
-        replay = BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, at)
-    else:
-        replay = replace(read(known), state="reserving")
-    expect = 0 if document is None else document.version
-    writes = [DocumentWrite(ACTIVE, replay_id, codec.encode(replay), expect)]
-    if ended is not None:
-        writes.append(DocumentWrite(ENDED, replay_id, None, ended.version))
-    await store.write_documents(writes)
+    check_replay_id(replay_id, "request_id")
+    await _begin(store, BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, 0))
     done = [await _reserve(store, bite, replay_id, act) for bite in bites_of(ids, Reserve(replay_id))]
-    await _change(store, replay_id, lambda now: replace(now, state="running"))
+    await _change(store, replay_id, lambda now: replace(now, state="running") if now.state == "reserving" else now)
     return Amended(
         tuple(chain.from_iterable(one.changed for one in done)),
         tuple(chain.from_iterable(one.already for one in done)),
         tuple(chain.from_iterable(one.skipped for one in done)),
     )
+
+
+async def _begin(store: Store, new: BackgroundReplay) -> None:
+    document = await store.document(ACTIVE, new.id)
+    ended = await store.document(ENDED, new.id) if document is None else None
+    known = document or ended
+    if known is None:
+        head = await store.document(HEAD, TOPIC)
+        since = 0 if head is None else codec.decode(head.body, Seal).upto
+        replay = replace(new, started_at=(await store.tally(members=False)).at, since=since)
+    else:
+        replay = read(known)
+        if replay.state == "cancelled":
+            raise _is_over(replay)
+        if replay.change != new.change:
+            hint = "repeat it as it was, or use another request id"
+            raise Conflict(f"replay {new.id} is {replay.state}, and sends in another way", hint=hint)
+        replay = replay if replay.state == "paused" else replace(replay, state="reserving")
+    expect = 0 if document is None else document.version
+    writes = [DocumentWrite(ACTIVE, new.id, codec.encode(replay), expect)]
+    if ended is not None:
+        writes.append(DocumentWrite(ENDED, new.id, None, ended.version))
+    try:
+        await store.write_documents(writes)
+    except Conflict:
+        await _begin(store, new)  # on what an operator or the leader made of it meanwhile
 
 
 async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amended:
@@ -91,8 +112,12 @@ async def _active(store: Store, replay_id: str) -> Document:
         ended = await store.document(ENDED, replay_id)
         if ended is None:
             raise _unknown(replay_id)
-        raise Conflict(f"replay {replay_id} is {read(ended).state}", hint="start another replay")
+        raise _is_over(read(ended))
     return document
+
+
+def _is_over(replay: BackgroundReplay) -> Conflict:
+    return Conflict(f"replay {replay.id} is {replay.state}", hint="start another replay")
 
 
 def _unknown(replay_id: str) -> NotFound:
@@ -136,19 +161,35 @@ class Replays:
         replay = await self.get(id)
         if await self._store.document(ACTIVE, id) is not None:
             replay = await self._act("cancel", id, reason, lambda now: replace(now, state="cancelled"))
+        act = Act(self._actor, check_reason(reason), new_id())
         while True:
-            act = Act(self._actor, check_reason(reason), new_id())
             if not (await self._store.amend(letters_of(id), Unreserve(), act)).changed:
                 return replay
 
     async def undo(self, id: str, *, reason: str) -> Amended:
         """Cancel it, and recall what it has sent and no worker has leased since."""
         await self.cancel(id, reason=reason)
-        window = re.compile(re.escape(id) + r"\.[0-9]+")
-        entries = [one for one in await Audit(self._store).last(LOOKED_AT) if window.fullmatch(one.request_id)]
-        sent = [each for line in by_request(entries) if line.act == "replay" for each in line.changed]
+        replay = await self._cancelled(id)
+        sent = (await outcome_of(self._store, replay)).sent
         act = Act(self._actor, check_reason(reason), f"{id}.undo.{new_id()}")
-        return await amend_in_bites(self._store, bites_of(list(dict.fromkeys(sent)), Recall()), act)
+        done = await amend_in_bites(self._store, bites_of(sent, Recall()), act)
+        if len(sent) < replay.sent:
+            words = f"{replay.sent - len(sent):,} of the {replay.sent:,} items that replay {id} sent"
+            hint = "the audit is incomplete: redrive audit verify; find them with replays>0, and recall them by id"
+            raise NotFound(f"{words} cannot be found; recalled {len(done.changed):,}", hint=hint)
+        return done
+
+    async def _cancelled(self, replay_id: str) -> BackgroundReplay:
+        """One that was done is cancelled, too: what is recalled is not sent again by a repeated request."""
+        while True:
+            document = await self._store.document(ENDED, replay_id)
+            if document is None:
+                raise _unknown(replay_id)
+            replay = replace(read(document), state="cancelled")
+            write = DocumentWrite(ENDED, replay_id, codec.encode(replay), document.version)
+            with suppress(Conflict):
+                await self._store.write_documents([write])
+                return replay
 
     async def _act(
         self, word: str, replay_id: str, reason: str, change: Callable[[BackgroundReplay], BackgroundReplay]

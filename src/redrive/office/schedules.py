@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 
 from msgspec import Struct
@@ -27,6 +29,7 @@ from redrive.core.schedule import (
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.engine.schedule import ready
+from redrive.engine.schedule_payloads import encrypted_queues, opened, sealed, shown
 from redrive.errors import Conflict, NotFound
 from redrive.office.gates import audit_entry
 from redrive.office.letters import check_actor, check_reason, default_actor
@@ -86,14 +89,14 @@ class Schedules:
         for number, kept in enumerate(all_kept):
             if number % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
-            views.append(_view(kept, now, dealt))
+            views.append(self._view(kept, now, dealt))
         return tuple(views)
 
     async def get(self, name: str) -> ScheduleView:
         """Raises NotFound."""
         kept = codec.decode((await self._document(name)).body, Kept)
         await ready([kept.schedule])
-        return _view(kept, *await self._times())
+        return self._view(kept, *await self._times())
 
     async def pause(self, name: str, *, reason: str, actor: str | None = None) -> ScheduleView:
         """No ticks until it is resumed; those that come meanwhile are not made up for."""
@@ -127,7 +130,7 @@ class Schedules:
     async def run(self, name: str, *, reason: str, actor: str | None = None) -> str:
         """Once more, now, besides its ticks and also while it is paused. The id of the item."""
         by = self._act(reason, actor)
-        schedule = codec.decode((await self._document(name)).body, Kept).schedule
+        schedule = opened(codec.decode((await self._document(name)).body, Kept).schedule, self._store.keyring())
         item_id = f"{name}@run-{new_id()[:12]}"
         item = NewItem(
             item_id,
@@ -159,7 +162,10 @@ class Schedules:
             except Conflict:
                 continue
             await self._store.append([audit_entry(word, name, by)])
-            return _view(kept, now, dealt)
+            return self._view(kept, now, dealt)
+
+    def _view(self, kept: Kept, now: Instant, dealt: Instant) -> ScheduleView:
+        return _view(replace(kept, schedule=shown(kept.schedule, self._store.keyring())), now, dealt)
 
     async def _document(self, name: str) -> Document:
         await self._before()
@@ -182,12 +188,13 @@ class Schedules:
 
 async def declare_schedules(store: Store, schedules: Sequence[Schedule]) -> None:
     """As the code says. One that is there already keeps its pause, and counts anew only if it was changed."""
+    encrypted = await encrypted_queues(store, [schedule.queue for schedule in schedules])
     there = await _there(store, schedules)
     for start in range(0, len(schedules), AT_ONCE):
         chunk = schedules[start : start + AT_ONCE]
         while True:
             try:
-                await _write(store, await _differing(store, chunk, there))
+                await _write(store, await _differing(store, chunk, there, encrypted))
             except Conflict:
                 there = await _there(store, schedules)
                 continue
@@ -201,17 +208,51 @@ async def _there(store: Store, schedules: Sequence[Schedule]) -> dict[str, Docum
     return {document.key: document for document in found if document is not None}
 
 
-async def _differing(store: Store, schedules: Sequence[Schedule], there: Mapping[str, Document]) -> list[DocumentWrite]:
+async def reencrypt_schedules(store: Store, queue: str | None, *, dry_run: bool) -> tuple[int, int, Counter[str]]:
+    """As `reencrypt` does for items: how many have the current key now, do not decrypt, and have which key."""
+    documents = await store.documents(KIND)
+    found = [(document, codec.decode(document.body, Kept)) for document in documents]
+    found = [one for one in found if queue in (None, one[1].schedule.queue)]
+    encrypted = {kept.schedule.queue for _, kept in found}
+    encrypted = {name for name in encrypted if (await store.settings(name)).encrypt}
+    ring = None if dry_run else store.keyring()
+    keys: Counter[str] = Counter()
+    rewritten = unreadable = 0
+    for document, kept in found:
+        schedule = kept.schedule
+        if not schedule.sealed and schedule.queue not in encrypted:
+            continue
+        key = schedule.sealed
+        if ring is not None and key != ring.current:
+            whole = shown(schedule, ring)
+            if whole.sealed:
+                unreadable += 1
+            else:
+                after = codec.encode(replace(kept, schedule=sealed(whole, ring)))
+                with suppress(Conflict):  # it was changed just now: whoever did it has encrypted it
+                    await _write(store, [DocumentWrite(KIND, document.key, after, document.version)])
+                    key, rewritten = ring.current, rewritten + 1
+        keys[key] += 1
+    return rewritten, unreadable, keys
+
+
+async def _differing(
+    store: Store, schedules: Sequence[Schedule], there: Mapping[str, Document], encrypted: frozenset[str]
+) -> list[DocumentWrite]:
     writes = []
+    ring = store.keyring()
     now: Instant | None = None
     for schedule in schedules:
         document = there.get(schedule.name)
         kept = None if document is None else codec.decode(document.body, Kept)
-        if kept is not None and kept.schedule == schedule:
+        same = kept is not None and shown(kept.schedule, ring) == schedule
+        if kept is not None and same and bool(kept.schedule.sealed) == (schedule.queue in encrypted):
             continue
         if now is None:
             now = (await store.tally()).at
-        after = Kept(schedule, now) if kept is None else replace(kept, schedule=schedule, since=now)
+        stored = sealed(schedule, ring) if ring is not None and schedule.queue in encrypted else schedule
+        since = kept.since if kept is not None and same else now
+        after = Kept(stored, now) if kept is None else replace(kept, schedule=stored, since=since)
         expect = 0 if document is None else document.version
         writes.append(DocumentWrite(KIND, schedule.name, codec.encode(after), expect))
     return writes

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
 from redrive.core import select
 from redrive.core.acts import Change, Edit
 from redrive.core.decide import ToDone
-from redrive.core.item import History, Item, NewItem, Revision, payloads_of
+from redrive.core.item import History, Instant, Item, NewItem, Revision, payloads_of
 from redrive.core.rendering import render
 from redrive.core.select import Selection
 from redrive.core.verbs import (
@@ -26,9 +27,10 @@ from redrive.core.verbs import (
     Settlement,
     Tally,
 )
-from redrive.errors import BadFilter, ConfigError, EncryptionKeyMissing, StoreError
-from redrive.stores import packing
+from redrive.errors import BadFilter, ConfigError, DecryptionFailed, EncryptionKeyMissing, StoreError
+from redrive.stores import damage, packing
 from redrive.stores.aside import aside
+from redrive.stores.key_checks import Documents, record_key
 from redrive.stores.keyring import Keyring, Purpose, key_missing
 from redrive.stores.packing import SEALED, Packed, is_sealed, key_id_of
 
@@ -37,6 +39,17 @@ P = TypeVar("P")
 
 Judged = tuple[Item, StoreError | None]
 """An item, and why its payload must not be used."""
+
+
+class Usable(NamedTuple):
+    """Of leased items. `items`: whose payload can be read. `ends`: how the leases of others end. `locked`: a queue of
+    which items are given back because this process has no keys.
+    """
+
+    items: tuple[Item, ...]
+    ends: tuple[Settlement, ...] = ()
+    locked: str = ""
+
 
 KNOWN_FOR = 60.0
 """Seconds after which a queue that another process may have changed is asked about again, by a write in clear."""
@@ -64,6 +77,7 @@ class Bodies:
         self.above = above
         self.keyring = keyring
         self._encrypted: dict[str, float] = {}
+        self._recorded: Keyring | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -92,9 +106,18 @@ class Bodies:
         self.know(queue, encrypt=False)
         return False
 
-    async def write(self, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
+    async def record_key(self, store: Documents) -> None:
+        """Once, before the first body is encrypted: ConfigError if the store knows another key under this id."""
+        ring = self.keyring
+        if ring is not None and self._recorded is not ring:
+            await record_key(store, ring)
+            self._recorded = ring
+
+    async def write(self, store: Documents, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
         """Packs and writes, and again where a body was refused in clear."""
         while True:
+            if self._encrypted:
+                await self.record_key(store)
             try:
                 return await write(await pack())
             except EncryptionKeyMissing as refused:
@@ -114,7 +137,9 @@ class Bodies:
             return settlements
         return await aside(lambda: [self._end(settlement) for settlement in settlements])
 
-    async def edit(self, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]) -> T:
+    async def edit(
+        self, store: Documents, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]
+    ) -> T:
         """Any change; the payload of an edit is packed, and encrypted where the store refuses it in clear."""
         if not isinstance(change, Edit):
             return await write(change)
@@ -132,6 +157,7 @@ class Bodies:
             raise ConfigError(
                 "an edit in an encrypted queue is of one item", field="selection", hint="name it by its id"
             )
+        await self.record_key(store)
         return await write(replace(change, payload=self.keyring.seal(body, ids[0], "payload")))
 
     async def histories(self, histories: Sequence[History]) -> Sequence[History]:
@@ -188,9 +214,33 @@ class Bodies:
 
     # --- out of the store ---
 
-    async def judged(self, items: Sequence[Item]) -> list[Judged]:
-        """Each opened, or as it is with what is wrong with it."""
-        return await aside(lambda: [self._judged(item) for item in items])
+    async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
+        """Of what was leased, or of leases that had `lapsed`: who takes these over needs no payload, so without keys an
+        encrypted one is given with its flaw, to be ended as any other.
+        """
+        items = [item for item, wrong in judged if wrong is None]
+        if packing.any_packed(items):
+            opened = await aside(partial(self._all_judged, items))
+            judged = [*opened, *[one for one in judged if one[1] is not None]]
+        elif len(items) == len(judged):
+            return Usable(tuple(items))
+        items = []
+        ends: list[Settlement] = []
+        locked = ""
+        for item, wrong in judged:
+            if wrong is None:
+                items.append(item)
+            elif self.keyring is not None or not isinstance(wrong, DecryptionFailed):
+                ends.append(damage.laid_aside(item, wrong, item.leased_at or now))
+            elif lapsed:
+                items.append(flawed(item, wrong))
+            else:
+                locked = item.queue
+                ends.append(damage.given_back(item, item.leased_at or now))
+        return Usable(tuple(items), tuple(ends), locked)
+
+    def _all_judged(self, items: Sequence[Item]) -> list[Judged]:
+        return [self._judged(item) for item in items]
 
     def _judged(self, item: Item) -> Judged:
         try:

@@ -243,10 +243,10 @@ def check_amend(change: Change, by: Act) -> None:
         check_replay_id(change.replay if isinstance(change, Reserve) else change.reserved)
 
 
-def check_replay_id(replay: str) -> None:
-    check_text("replay", replay)
+def check_replay_id(replay: str, field: str = "replay") -> None:
+    check_text(field, replay)
     if not 1 <= len(replay) <= REPLAY_ID_LENGTH:
-        raise ConfigError(f"must have 1 to {REPLAY_ID_LENGTH} characters, not {len(replay)}", field="replay")
+        raise ConfigError(f"must have 1 to {REPLAY_ID_LENGTH} characters, not {len(replay)}", field=field)
 
 
 def check_queue(queue: str) -> None:

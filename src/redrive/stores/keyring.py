@@ -2,7 +2,8 @@
 
 An encrypted body is a header (packing.sealed_header), a random nonce of 12 bytes, and the ciphertext with its tag. The
 header, the id of the item and what the body is to it (payload or result) are authenticated with it, so that an
-encrypted body is good for nothing in another place. With random nonces, one key is good for 2**32 bodies.
+encrypted body is good for nothing in another place; likewise the name of a schedule with its payload. With random
+nonces, one key is good for 2**32 bodies.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from redrive.stores.packing import SEALED, Packed, read_header, sealed_header
 KEY_SIZE = 32
 NONCE_SIZE = 12
 
-Purpose = Literal["payload", "result", "secret"]
+Purpose = Literal["payload", "result", "schedule", "secret", "check"]
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOW = "make one with: python -c 'import base64, os; print(base64.b64encode(os.urandom(32)).decode())'"

@@ -14,6 +14,7 @@ from redrive.core.verbs import KeyTally, Page, Reencrypted, Tally
 from redrive.errors import ConfigError, NotFound, StoreError
 from redrive.stores.aside import aside
 from redrive.stores.bodies import Bodies, as_stored
+from redrive.stores.key_checks import Documents
 from redrive.stores.keyring import Keyring, Purpose
 from redrive.stores.packing import Packed, is_sealed, key_id_of
 
@@ -28,7 +29,7 @@ class Rewrite(NamedTuple):
     revision: int | None = None
 
 
-class Rewritable(Protocol):
+class Rewritable(Documents, Protocol):
     async def find(
         self, selection: Selection, limit: int = 100, cursor: str | None = None, *, oldest: bool = False
     ) -> Page: ...
@@ -102,6 +103,8 @@ async def reencrypt(
     if ring is None and not dry_run:
         hint = "give this process the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS"
         raise ConfigError("there are no keys to encrypt with", field="encryption", hint=hint)
+    if ring is not None:
+        await bodies.record_key(store)
     encrypted = frozenset([row.queue for row in (await store.tally()).queues if row.settings.encrypt])
     selection = EVERYTHING if queue is None else Match("queue", "=", queue)
     page = await as_stored(store.find(selection, limit, cursor, oldest=True), "raw")

@@ -34,6 +34,7 @@ from redrive.engine.registry import Handler
 from redrive.engine.report import attempt_of, settle_event
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.settings import Settings
+from redrive.errors import EncryptionKeyMissing
 from redrive.testing import _inside
 from redrive.testing._inside import AnyApp
 from redrive.testing._spy import Spy
@@ -134,6 +135,8 @@ class _InlineClient(Client):
             others = [item for item in leases.items if item.id != item_id]
             if others:
                 await self._store.settle([self._given_back(item) for item in others])
+            if leases.locked:
+                raise EncryptionKeyMissing(leases.locked)
         return next((item for item in leases.items if item.id == item_id), None)
 
     def _given_back(self, item: Item) -> Settlement:

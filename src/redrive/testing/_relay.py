@@ -74,6 +74,9 @@ class Relay(ABC):
     def use_keys(self, keyring: Keyring | None) -> None:
         self.store.use_keys(keyring)
 
+    def keyring(self) -> Keyring | None:
+        return self.store.keyring()
+
     async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
         if within is not None:
             return await self.relay(self.store.put, items, within)

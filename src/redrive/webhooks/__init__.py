@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from redrive.errors import BadSignature, MissingExtra, WebhookError, WebhookFailed, WebhookRejected
 
 if TYPE_CHECKING:
+    from redrive.net.signing import new_secret, sign, signed_headers, verify
     from redrive.webhooks.endpoints import Endpoints, EndpointStats, NewEndpoint
     from redrive.webhooks.hub import Hub
     from redrive.webhooks.hub_client import WebhookHub
     from redrive.webhooks.maintenance import Maintained, Notice
     from redrive.webhooks.model import Endpoint, Webhook, next_retry_delay, should_retry
     from redrive.webhooks.relay import Relay, WebhookPage, mark_old_webhooks_as_dead_letter
-    from redrive.webhooks.signing import new_secret, sign, signed_headers, verify
     from redrive.webhooks.tokens import HubRefused, Token
 else:
     from redrive._late import names_of
@@ -27,7 +27,7 @@ else:
             "redrive.webhooks.maintenance": "Maintained Notice",
             "redrive.webhooks.model": "Endpoint Webhook next_retry_delay should_retry",
             "redrive.webhooks.relay": "Relay WebhookPage mark_old_webhooks_as_dead_letter",
-            "redrive.webhooks.signing": "new_secret sign signed_headers verify",
+            "redrive.net.signing": "new_secret sign signed_headers verify",
             "redrive.webhooks.tokens": "HubRefused Token",
         },
     )

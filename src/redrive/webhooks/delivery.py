@@ -22,10 +22,10 @@ from redrive.engine.evidence import as_delay
 from redrive.engine.signals import Dead, Snooze
 from redrive.errors import NotFound, PayloadUndecodable, StoreError, TargetDenied, WebhookFailed, WebhookRejected
 from redrive.net.http import HttpClient, HttpError, Unsendable
+from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of, in_ranges
-from redrive.webhooks.signing import signed_headers
 
 logger = logging.getLogger("redrive.webhooks")
 

@@ -15,8 +15,8 @@ from redrive.core.quantity import shown
 from redrive.core.validation import check_count, check_str_list
 from redrive.errors import ConfigError
 from redrive.net.urls import check_headers
+from redrive.net.verification import Verification, check_verification
 from redrive.webhooks.model import Order, Pairs, is_status_range
-from redrive.webhooks.providers import Verification, check_verification
 
 _OURS = ("webhook-", "x-redrive-", "idempotency-key")
 _NOT_CUSTOM = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer")

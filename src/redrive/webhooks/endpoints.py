@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive import Keyring, Redrive
-from redrive.app.internals import clock_of, parts_of, store_of
+from redrive.app.internals import PAGE_LIMIT, clock_of, parts_of, store_of
 from redrive.core import codec, durations, rates
 from redrive.core.durations import Duration
 from redrive.core.filters import parse as parse_filter
@@ -21,18 +21,18 @@ from redrive.core.gate import gate_config
 from redrive.core.instants import moment
 from redrive.core.item import Instant, Millis
 from redrive.core.quantity import shown
-from redrive.core.verbs import DocumentWrite, QueueChange, QueueTally
+from redrive.core.verbs import DocumentWrite, QueueChange
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.net.guard import Guard
+from redrive.net.signing import new_secret
 from redrive.net.urls import check_http_url
+from redrive.net.verification import Verification
 from redrive.office.doors import mark
 from redrive.office.gates import declare_gate
 from redrive.office.settings import record
 from redrive.webhooks.endpoint_options import VERIFYING, EndpointOptions, check_options, verification_of
 from redrive.webhooks.model import DAY, ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
-from redrive.webhooks.providers import Verification
-from redrive.webhooks.signing import new_secret
 
 FRESH: Millis = 1_000
 """How old a document may be when a webhook is delivered or received."""
@@ -156,16 +156,13 @@ class Endpoints:
 
     async def delete(self, id: str, *, reason: str = "deleted") -> None:
         """What waits is cancelled. Failed and dead webhooks stay as letters until somebody resolves them."""
-        endpoint, version = await self._read(id)
-        store = store_of(self._app)
+        endpoint, store = await self.get(id), store_of(self._app)
         await store.configure(endpoint.queue, QueueChange(paused=True, by=parts_of(self._app).actor, reason=reason))
-        page = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1000)
-        while len(page):
-            done = await self._app.cancel([item.id for item in page], reason=f"endpoint {id} was deleted: {reason}")
-            page = await self._app.find(f"queue:{endpoint.queue} state:ready", limit=1000)
-            if not done.changed:
+        waiting, why = parse_filter(f"queue:{endpoint.queue} state:ready"), f"endpoint {id} was deleted: {reason}"
+        while ids := (await store.ids(waiting, PAGE_LIMIT)).ids:
+            if not (await self._app.cancel(ids, reason=why)).changed:
                 break
-        await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None, version)])
+        await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None)])
         self._forget(endpoint.id)
         await store.configure(endpoint.queue, QueueChange(paused=False))  # what still comes becomes a letter
         await self._record("delete", endpoint, reason)
@@ -198,19 +195,16 @@ class Endpoints:
 
     async def stats(self, id: str) -> EndpointStats:
         endpoint = await self.get(id)
-        rows = [row for row in (await self._app.tally()).queues if row.queue == endpoint.queue]
-        row = rows[0] if rows else QueueTally(endpoint.queue)
-        letters = self._app.letters
-        dead = await letters.count(f"queue:{endpoint.queue} {STATUSES['dead_letter']}") if row.open else 0
-        failed = row.open - dead
-        ended = row.done + failed + dead
+        row = (await self._app.tally()).row(endpoint.queue)
+        dead = await self._app.letters.count(f"queue:{endpoint.queue} {STATUSES['dead_letter']}") if row.open else 0
+        ended = row.done + row.open
         waiting = parse_filter(f"queue:{endpoint.queue} {STATUSES['pending']}")
         oldest = (await store_of(self._app).find(waiting, 1, oldest=True)).items
         return EndpointStats(
             endpoint.id,
             pending=row.live,
             delivered=row.done,
-            failed=failed,
+            failed=row.open - dead,
             dead_letter=dead,
             success_rate=row.done / ended if ended else None,
             oldest_pending_at=moment(oldest[0].enqueued_at) if oldest else None,

@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from redrive.app.internals import clock_of
 from redrive.errors import ConfigError, PayloadTooLarge, QueueFull, RedriveError, StoreError
+from redrive.net.verification import delivery_id, verify
 from redrive.webhooks import hub
 from redrive.webhooks.model import Endpoint, Envelope, Pairs
-from redrive.webhooks.providers import delivery_id, verify
 from redrive.webhooks.relay import Relay
 
 logger = logging.getLogger("redrive.webhooks")

@@ -26,7 +26,8 @@ EVERY = "1h"
 TARGET = "webhook-notices"
 RECENT = "3h"
 """Webhooks that ended within this time get their notice, should it be missing."""
-PAGE = 500
+PAGE = 100
+"""Webhooks that are in memory at once, with their payloads."""
 
 
 class Notice(Struct, frozen=True):

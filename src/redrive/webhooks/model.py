@@ -17,7 +17,7 @@ from redrive.core.instants import moment
 from redrive.core.item import History, Instant, Item, Millis
 from redrive.core.states import State
 from redrive.errors import PayloadUndecodable
-from redrive.webhooks.providers import Verification
+from redrive.net.verification import Verification
 
 DIRECT, HUB = "webhook", "webhook-hub"
 FAMILIES = (f"{DIRECT}:*", f"{HUB}:*")

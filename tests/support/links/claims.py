@@ -33,6 +33,8 @@ from redrive.core.verbs import (
 )
 from redrive.errors import NotFound, OutcomeUnknown, StoreError
 from redrive.stores.base import Store
+from redrive.stores.bodies import as_stored
+from redrive.stores.keyring import Keyring
 from redrive.stores.postgres import session as postgres
 from redrive.stores.redis import session as redis
 from redrive.testing.conformance.kit import act, asking, dead, failure, finished, held, new
@@ -42,6 +44,9 @@ Call = Callable[[], Awaitable[object]]
 LETTERS = ("lease_letters", "settle_letters")
 GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune", *LETTERS)
 """Verbs that need an item; each has one of its own, in a queue of its own."""
+OF_MANY = ("check", "reencrypt")
+"""Verbs that are a sequence of calls: a check reads the whole store in windows."""
+KEYS = Keyring({"k1": bytes(range(32))}, current="k1")
 WAIT = 100
 """Milliseconds that the verb `wait` is asked to wait."""
 TTL = 600_000
@@ -97,6 +102,8 @@ class Round:
     async def prepare(self) -> None:
         store = self._direct
         await store.put([new(item_id=self._of(verb), queue=self._of(verb)) for verb in GIVEN])
+        await store.put([new(item_id=self._of("reencrypt"), queue=self._of("reencrypt"))])
+        await store.configure(self._of("reencrypt"), QueueChange(encrypt=True))
         wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune", *LETTERS)]
         leases = await store.lease(asking(wants=wants, worker=f"{self.name}-first"))
         self._items = {item.id.removeprefix(f"{self.name}-"): item for item in leases.items}
@@ -127,6 +134,7 @@ class Round:
             "configure_route": lambda: store.configure_route(of("configure_route"), 7),
             "set_gate": lambda: _set_gate(store, of("set_gate")),
             "take_in": lambda: store.take_in([_letter(of("take_in"))], self._by),
+            "reencrypt": lambda: _reencrypt(store, of("reencrypt")),
         }
 
     def _reads(self, store: Store) -> dict[str, Call]:
@@ -151,7 +159,6 @@ class Round:
             "gates": store.gates,
             # Nothing here has an end to its keeping: it looks, and leaves all as it is.
             "sweep": lambda: store.sweep(10, self._by),
-            "reencrypt": lambda: store.reencrypt(10, dry_run=True),
         }
 
     async def happened(self) -> dict[str, bool]:
@@ -177,6 +184,7 @@ class Round:
             "configure_route": any(row.route == of("configure_route") for row in (await store.tally()).routes),
             "set_gate": await store.gate(of("set_gate")) is not None,
             "take_in": _is(item["take_in"], lambda it: it.state is State.DEAD),
+            "reencrypt": (await as_stored(store.get(of("reencrypt")))).item.sealed != "",
         }
 
     async def _item(self, item_id: str) -> Item | None:
@@ -220,6 +228,11 @@ async def _set_gate(store: Store, name: str) -> None:
         await store.set_gate(GateWrite(name, 0))
 
 
+async def _reencrypt(store: Store, queue: str) -> None:
+    store.use_keys(KEYS)
+    await store.reencrypt(10, queue=queue)
+
+
 def _letter(item_id: str) -> History:
     """Of another store."""
     died = 5
@@ -256,8 +269,8 @@ def _reads_timed() -> Iterator[None]:
         yield
 
 
-async def _ask_checkup(call: Call) -> Word:
-    """It reads the whole store in windows, each a call of its own with the deadline of a call."""
+async def _ask_of_many(call: Call) -> Word:
+    """It reads in several calls, each with the deadline of a call."""
     seconds: list[float] = []
     _reads.set(seconds)
     word = await _ask(call)
@@ -270,7 +283,7 @@ async def hear(calls: dict[str, Call]) -> Heard:
     watching = asyncio.create_task(_watch_lag(heard))
     try:
         with _reads_timed():
-            asked = [_ask_checkup(call) if verb == "check" else _ask(call) for verb, call in calls.items()]
+            asked = [_ask_of_many(call) if verb in OF_MANY else _ask(call) for verb, call in calls.items()]
             words = await asyncio.gather(*asked)
     finally:
         watching.cancel()

@@ -10,6 +10,7 @@ from redrive import Item, Policy, Redrive, constant
 from redrive.core.item import Instant
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
+from redrive.stores.keyring import Keyring
 from redrive.stores.url import store_from_url
 from tests.support.rig import records as r
 from tests.support.rig.bonds import Hand, mend, put_bound, register_bonds
@@ -18,8 +19,10 @@ from tests.support.rig.log import Log, Write, now_ns, read_all
 from tests.support.rig.producer import Producer
 from tests.support.rig.survey import survey
 from tests.support.rig.verdict import judge
+from tests.support.rig.waiting_acts import act_on_waiting
 from tests.support.rig.worker import transcriber
 
+KEYS = Keyring({"k1": bytes(range(32))}, current="k1")
 QUEUES = ("ok", "flaky", "doomed", "chain", "thread", "ok", "chain", "doomed")
 
 
@@ -54,7 +57,7 @@ class Place:
 
 
 def build(place: Place, store: Store, clock: Clock) -> Redrive:
-    app = Redrive(store, log=False, clock=clock, actor="scenario")
+    app = Redrive(store, log=False, clock=clock, actor="scenario", encryption=KEYS)
     app.events.subscribe(transcriber(place.log("events"), clock, place.pid))
     scribe = Scribe(place.log("runs"), clock, place.pid)
     quick = Policy(backoff=constant("1ms"), max_attempts=3)
@@ -108,6 +111,7 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
         await app.pause("thread", reason="to see a pause")
         await app.cancel("unwanted", reason="changed our minds")
         await put_bound(store, asked)
+        await act_on_waiting(app, store, clock, asked)
         hand = Hand(store, Scribe(place.log("hand"), clock, place.pid))
         await hand.work()
         await app.run(until_idle=True, queues=["flaky", "doomed", "chain", "lines"])
@@ -122,6 +126,8 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
 
 async def _operate(app: Redrive) -> None:
     letters = [item.id for item in await app.letters.find("queue:doomed")]
+    await app.configure("doomed", encrypt=True, reason="secrets")
+    await app.reencrypt("doomed")
     for item_id in letters[:1]:
         await app.letters.replay(item_id, reason="once more", budget="once", background=True)
     for item_id in letters[1:2]:

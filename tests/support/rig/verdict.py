@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from redrive.core.item import Ending, History
 from redrive.core.states import TERMINAL, State
-from redrive.core.terms import DEPENDENCY
+from redrive.core.terms import DEPENDENCY, EXPIRED
 from redrive.engine.report import INTO
 from tests.support.rig import records as r
 from tests.support.rig import runs
@@ -125,8 +125,8 @@ def _half_moved(final: History) -> str | None:
         return "it is dead and no letter"
     if not (letter.reason and letter.died_at and letter.failure.type and letter.failure.cause):
         return f"the letter is incomplete: {letter}"
-    if letter.reason == DEPENDENCY:
-        return None  # it never ran: it died of another, in the write that ended that one
+    if letter.reason in {DEPENDENCY, EXPIRED}:
+        return None  # it did not run: it died of another, in the write that ended that one, or by an act
     failures = [attempt.failure for attempt in final.attempts if attempt.failure is not None]
     if not failures or failures[-1].cause != letter.failure.cause:
         return "the letter's failure is not the last one of its history"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from redrive.core.families import family_of
 from redrive.core.item import Item, Millis
 from redrive.core.verbs import LeaseRequest, Settled
 from redrive.errors import OutcomeUnknown, StoreUnavailable
@@ -201,7 +202,8 @@ class LeaseBook:
         self._given.setdefault(request.nonce, tuple(item.id for item in leases.items))
         ttls = {want.queue: want.ttl for want in request.wants}
         for item in leases.items:
-            self.holds.setdefault((item.id, item.deliveries), Hold(process, now, ttls[item.queue]))
+            queue = item.queue if item.queue in ttls else family_of(item.queue)
+            self.holds.setdefault((item.id, item.deliveries), Hold(process, now, ttls[queue]))
 
 
 def _lease_request(name: str, args: Sequence[Any]) -> LeaseRequest | None:

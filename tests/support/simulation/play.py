@@ -268,7 +268,7 @@ async def _stop(world: World, workers: list[WorkerNode]) -> None:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Whatever the engine draws, it draws from the seed."""
     state = random.getstate()
     random.seed(seed)
@@ -286,7 +286,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """One collection at the end instead of many meanwhile: a tenth of the time."""
     was = gc.isenabled()
     gc.disable()
@@ -298,14 +298,14 @@ def _uncollected() -> Iterator[None]:
 
 
 def simulate(seed: int, through: Through = lambda store: store) -> Outcome:
-    with _seeded(seed), _uncollected():
+    with seeded(seed), uncollected():
         loop = SimulatedLoop(random.Random(~seed))
         world = World(seed, loop, through)
-        loop.set_exception_handler(lambda _, context: _unhandled(world, context))
+        loop.set_exception_handler(lambda _, context: unhandled(world, context))
         try:
             faults, summary = loop.run_until_complete(_judged(world))
         finally:
-            _dismantle(world)
+            dismantle(world)
     return Outcome(seed, world.history_hash(), faults, summary, tuple(world.notes))
 
 
@@ -322,12 +322,12 @@ async def _judged(world: World) -> tuple[dict[str, dict[str, str]], str]:
     return faults, verdict.report().splitlines()[0]
 
 
-def _unhandled(world: World, context: dict[str, object]) -> None:
+def unhandled(world: World, context: dict[str, object]) -> None:
     if not world.over:
         world.found["unhandled"][str(context.get("message"))] = repr(context.get("exception"))
 
 
-def _dismantle(world: World) -> None:
+def dismantle(world: World) -> None:
     """Let every task come to its end, with a network that answers nobody."""
     world.over = True
     loop = world.loop

@@ -14,6 +14,7 @@ from redrive.mailboxes.boxes.mailbox import StoreMailbox
 from redrive.mailboxes.boxes.resolver import MailboxResolver
 from redrive.mailboxes.validation import as_parameter
 from redrive.stores.clock import Clock
+from redrive.stores.keyring import Keyring
 from redrive.stores.url import url_of_client
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Options(TypedDict, total=False):
     keep: Duration | None
     dead_letters: bool
     on_expire: Literal["letter", "cancel"]
+    encryption: Keyring | None
 
 
 def open_mailbox(

@@ -54,6 +54,7 @@ from redrive.mailboxes.validation import (
 from redrive.office import doors
 from redrive.office.said import check_reason
 from redrive.stores.clock import Clock
+from redrive.stores.keyring import Keyring, check_keyring
 
 if TYPE_CHECKING:
     from redrive.blocking.loops.stop import Stop
@@ -78,7 +79,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     `default_ttl`: seconds after which a message that was never received is not given any more; `on_expire`: whether it
     then becomes a dead letter without a mailbox, or is cancelled. Dead letters of the mailbox go to the trash after the
     same time, if it is given: a default never takes a letter. `max_size`: how many messages there may be. `keep`:
-    how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is.
+    how long acknowledged ones are kept, if the queue has no such setting yet; None for as it is. `encryption`: the keys
+    for queues that are encrypted; mailboxes share the connections of those with the same Keyring object.
     """
 
     name = ""
@@ -91,6 +93,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
     _usual_ttl: float = 0
     _letter_ttl: Millis = 0
     _keep: Millis | None = None
+    _keyring: Keyring | None = None
     _closed = False
     _prepared = False
     _leaving: finalize[..., Any] | None = None
@@ -108,6 +111,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         keep: Duration | None = KEPT,
         dead_letters: bool = False,
         on_expire: Literal["letter", "cancel"] = "letter",
+        encryption: Keyring | None = None,
     ) -> None:
         self.name = check_name(name)
         if not isinstance(store, str):
@@ -126,8 +130,12 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             message = f"must be 'letter' or 'cancel', got {on_expire!r}"
             raise InvalidParameterError(message, field="on_expire", hint="use letter, cancel")
         self.on_expire = on_expire
+        if encryption is not None and not isinstance(store, str):
+            hint = "give them to the store, with use_keys, or give a URL"
+            raise InvalidParameterError("a store object has its own keys", field="encryption", hint=hint)
         self._store, self._clock = store, clock
-        self._enter(MailboxStore.enter(store, clock))
+        self._keyring = None if encryption is None else check_keyring(encryption)
+        self._enter(MailboxStore.enter(store, clock, self._keyring))
 
     @classmethod
     def of(cls, name: str, shared: MailboxStore) -> StoreMailbox[Any, Any]:
@@ -176,7 +184,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
         if self._leaving is not None:
             self._leaving.detach()
         self._prepared = False
-        self._enter(MailboxStore.enter(self._store, self._clock))
+        self._enter(MailboxStore.enter(self._store, self._clock, self._keyring))
 
     def call(self, method: Callable[P, Coroutine[Any, Any, A]], *args: P.args, **kwargs: P.kwargs) -> A:
         """The one way to the store, of the mailbox and of its messages."""

@@ -29,8 +29,7 @@ end
 
 -- By queue: how many are added, and how many it has room for. A queue that is not declared is.
 local added, capacities, wholes = {}, {}, {}
-local function count_added(queue, body)
-  check_sealed(queue, body)
+local function count_added(queue)
   if added[queue] then
     added[queue] = added[queue] + 1
     if wholes[queue] then
@@ -90,6 +89,7 @@ local function put(entries, time, full)
   local seq = first
   for index, entry in ipairs(entries) do
     local id = entry[1]
+    check_sealed(entry[2], entry[4])
     local m = not taken[id] and new_record(seq + 1, entry, time)
     local holder = m and m[TIES] and tied(m, DEDUPED) and bonds().claimed_by_another(id, m, time)
     if not m then
@@ -99,7 +99,7 @@ local function put(entries, time, full)
     else
       taken[id] = true
       seq = seq + 1
-      count_added(entry[2], entry[4])
+      count_added(entry[2])
       add(P .. 'items', seq, id)
       set(P .. 'body', id, entry[4])
       if (m[TIES] or 0) > 0 then

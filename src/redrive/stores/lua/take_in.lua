@@ -24,7 +24,8 @@ local function take_in(id, m, first, attempts, revisions)
     check_sealed(m[QUEUE], string.sub(ARGV[at], 9 + tonumber(string.sub(ARGV[at], 1, 8))))
     push(P .. 'revisions:' .. id, ARGV[at])
   end
-  count_added(m[QUEUE], ARGV[first + 1])
+  check_sealed(m[QUEUE], ARGV[first + 1])
+  count_added(m[QUEUE])
   if tied(m, ORDERED) then
     m[TERMS][PLACE] = m[SEQ]
   end

@@ -69,6 +69,9 @@ class Beside:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     @asynccontextmanager
     async def _verb(self) -> AsyncIterator[Instant]:
         """The lock and the instant at which everything in the verb happens.

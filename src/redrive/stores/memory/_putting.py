@@ -27,10 +27,10 @@ class Putting:
 
     def put(self, items: Sequence[NewItem], now: Instant, *, bounded: bool = True) -> PutResult:
         """`bounded`: no more than the queues have room for."""
+        for new in items:
+            check_sealed(self._table, new.queue, new.payload)
         accepted, already, duplicates = self._judge(items, now)
         self._check_dependencies(accepted)
-        for new in accepted.values():
-            check_sealed(self._table, new.queue, new.payload)
         if bounded:
             self._check_capacity(accepted.values())
         entered = [

@@ -50,8 +50,9 @@ from redrive.core.verbs import (
     changed,
 )
 from redrive.errors import Conflict, NotFound, StoreError
-from redrive.stores import audit, damage, packing, reencrypting
+from redrive.stores import audit, packing, reencrypting
 from redrive.stores.base import IDS_LIMIT, PAGE_LIMIT
+from redrive.stores.bodies import Usable
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -112,13 +113,13 @@ class MemoryStore(Beside):
             async with self._verb() as now:
                 return self._putting.put(packed, now)
 
-        return await self._bodies.write(lambda: self._bodies.items(items), write)
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
         async with self._verb() as now:
             leases = self._leasing.lease(request, now)
-        return structs.replace(leases, items=await self._usable(leases.items))
+        return await self._given(leases)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
@@ -127,25 +128,26 @@ class MemoryStore(Beside):
         if then is not None:
             check_lease(then)
         settled = await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: self._settle_all(packed, then)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: self._settle_all(packed, then)
         )
         if settled.leases is None:
             return settled
-        leases = structs.replace(settled.leases, items=await self._usable(settled.leases.items))
-        return Settled(settled.answers, leases)
+        return Settled(settled.answers, await self._given(settled.leases))
 
-    async def _usable(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
+    async def _given(self, leases: Leases) -> Leases:
+        usable = await self._usable(leases.items)
+        return Leases(usable.items, leases.suspects_due, usable.locked)
+
+    async def _usable(self, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of what was leased. One that does not decrypt becomes a letter."""
         if not packing.any_packed(items):
-            return items
-        judged = await self._bodies.judged(items)
-        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-        if broken:
-            letters = [damage.laid_aside(item, wrong, item.leased_at or 0) for item, wrong in broken]
+            return Usable(items)
+        usable = await self._bodies.usable([(item, None) for item in items], lapsed=lapsed)
+        if usable.ends:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
             with contextlib.suppress(StoreError):
-                await self._settle_all(letters, None)
-        return tuple([item for item, wrong in judged if wrong is None])
+                await self._settle_all(usable.ends, None)
+        return usable
 
     async def _settle_all(self, settlements: Sequence[Settlement], then: LeaseRequest | None) -> Settled:
         async with self._verb() as now:
@@ -221,7 +223,7 @@ class MemoryStore(Beside):
             items = [_moves.reclaimed(self._table.items[slot.id], ttl, now) for slot in chosen]
             for item in items:
                 self._table.save(item)
-        return await self._usable(tuple(items))
+        return (await self._usable(tuple(items), lapsed=True)).items
 
     # --- letters, where they lie ---
 
@@ -235,7 +237,7 @@ class MemoryStore(Beside):
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
-        return await self._bodies.write(lambda: self._bodies.settlements(settlements), self._settle_letters)
+        return await self._bodies.write(self, lambda: self._bodies.settlements(settlements), self._settle_letters)
 
     async def _settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         async with self._verb() as now:
@@ -250,7 +252,9 @@ class MemoryStore(Beside):
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
-        return await self._bodies.edit(selection, change, lambda packed: self._amend(selection, packed, by, expect))
+        return await self._bodies.edit(
+            self, selection, change, lambda packed: self._amend(selection, packed, by, expect)
+        )
 
     async def _amend(self, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
         async with self._verb() as now:
@@ -276,7 +280,7 @@ class MemoryStore(Beside):
         check_act(by)
         check_imports(histories)
         return await self._bodies.write(
-            lambda: self._bodies.histories(histories), lambda packed: self._take_in(packed, by)
+            self, lambda: self._bodies.histories(histories), lambda packed: self._take_in(packed, by)
         )
 
     async def _take_in(self, histories: Sequence[History], by: Act) -> PutResult:

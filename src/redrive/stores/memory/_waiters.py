@@ -28,18 +28,18 @@ class Waiter:
 
 
 class Waiters:
-    """Used under the store's lock."""
+    """Used under the store's lock. They are woken in the order in which they came."""
 
     def __init__(self) -> None:
-        self._waiters: set[Waiter] = set()
+        self._waiters: dict[Waiter, None] = {}
 
     def add(self, queues: Iterable[str]) -> Waiter:
         waiter = Waiter(queues)
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
 
     def wake(self, queue: str | None = None) -> None:
         """Those who wait for this queue; None: everybody."""

@@ -52,10 +52,10 @@ from redrive.core.verbs import (
     WorkerFacts,
 )
 from redrive.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from redrive.stores import damage, migrate, packing, reencrypting
+from redrive.stores import migrate, packing, reencrypting
 from redrive.stores.aside import aside
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.bodies import Bodies, Judged
+from redrive.stores.bodies import Bodies, Judged, Usable
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -174,6 +174,9 @@ class PostgresStore:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     async def _here(self) -> Session:
         """The session of this process and loop. A store that was open before a fork goes on in the child."""
         session = await self._homes.here()
@@ -198,13 +201,13 @@ class PostgresStore:
                 return await put.put(session, packed)
             return await session.gather.put(packed)
 
-        return await self._bodies.write(lambda: self._bodies.items(items), write)
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
         session = await self._here()
         judged, suspect_waits = await lease.lease(session, request)
-        return Leases(await self._usable(session, judged), suspect_waits)
+        return await self._given(session, judged, suspects_due=suspect_waits)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
@@ -215,6 +218,7 @@ class PostgresStore:
         session = await self._here()
         apart = then is not None and any(is_family(want.queue) for want in then.wants)
         answers, judged, suspect_waits = await self._bodies.write(
+            self,
             lambda: self._bodies.settlements(settlements),
             lambda packed: settle.settle(session, packed, None if apart else then),
         )
@@ -222,7 +226,7 @@ class PostgresStore:
             return Settled(answers, await self._lease_apart(then))
         if judged is None:
             return Settled(answers)
-        return Settled(answers, Leases(await self._usable(session, judged), suspect_waits))
+        return Settled(answers, await self._given(session, judged, suspects_due=suspect_waits))
 
     async def _lease_apart(self, then: LeaseRequest) -> Leases:
         """After a settle, in a transaction of its own: a lease of a family locks members that it finds out about, and
@@ -233,20 +237,18 @@ class PostgresStore:
         except StoreUnavailable as error:
             raise OutcomeUnknown(f"what was to end has ended, the lease that followed failed: {error}") from error
 
-    async def _usable(self, session: Session, judged: list[Judged]) -> tuple[Item, ...]:
+    async def _given(self, session: Session, judged: list[Judged], *, suspects_due: bool) -> Leases:
+        usable = await self._usable(session, judged)
+        return Leases(usable.items, suspects_due, usable.locked)
+
+    async def _usable(self, session: Session, judged: list[Judged], *, lapsed: bool = False) -> Usable:
         """Of what was leased, after the commit. One that is damaged or does not unpack becomes a letter."""
-        items = [item for item, wrong in judged if wrong is None]
-        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-        if packing.any_packed(items):
-            unpacked = await self._bodies.judged(items)
-            items = [item for item, wrong in unpacked if wrong is None]
-            broken += [(item, wrong) for item, wrong in unpacked if wrong is not None]
-        if broken:
+        usable = await self._bodies.usable(judged, lapsed=lapsed)
+        if usable.ends:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
             with contextlib.suppress(StoreError):
-                letters = [damage.laid_aside(item, wrong, item.leased_at or 0) for item, wrong in broken]
-                await settle.settle(session, letters, None)
-        return tuple(items)
+                await settle.settle(session, usable.ends, None)
+        return usable
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await settle.extend(await self._here(), held, ttl)
@@ -262,7 +264,8 @@ class PostgresStore:
         force: bool = False,
     ) -> tuple[Item, ...]:
         session = await self._here()
-        return await self._usable(session, await reclaim.reclaim(session, queues, ttl, limit, ids, force=force))
+        taken = await reclaim.reclaim(session, queues, ttl, limit, ids, force=force)
+        return (await self._usable(session, taken, lapsed=True)).items
 
     async def lease_letters(
         self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
@@ -274,14 +277,14 @@ class PostgresStore:
         check_letter_settlements(settlements)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle(session, packed)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle(session, packed)
         )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         session = await self._here()
         return await self._bodies.edit(
-            selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
+            self, selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
         )
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
@@ -289,7 +292,7 @@ class PostgresStore:
         check_imports(histories)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
+            self, lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
         )
 
     # --- looking ---

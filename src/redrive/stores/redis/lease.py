@@ -14,8 +14,7 @@ from redrive.core.lanes import PRIORITIES
 from redrive.core.states import State
 from redrive.core.verbs import LeaseRequest, Leases, Settled, Settlement
 from redrive.errors import StoreError
-from redrive.stores import damage, packing
-from redrive.stores.bodies import Judged
+from redrive.stores.bodies import Judged, Usable
 from redrive.stores.redis import settle
 from redrive.stores.redis.rows import TermsFacts, judged_item
 from redrive.stores.redis.session import Session
@@ -79,21 +78,20 @@ async def given(session: Session, request: LeaseRequest, reply: list[Any], time:
         session.memo.gave_nothing(request)
         return Leases(suspects_due=reply[0] == 1)
     session.memo.gave(request)
-    return Leases(await usable(session, reply[1:], time), suspects_due=reply[0] == 1)
+    found = await usable(session, reply[1:], time)
+    return Leases(found.items, reply[0] == 1, found.locked)
 
 
-async def usable(session: Session, rows: Sequence[Any], time: Instant) -> tuple[Item, ...]:
+async def usable(session: Session, rows: Sequence[Any], time: Instant, *, lapsed: bool = False) -> Usable:
     """Those of the leased whose payload may be used, from id, record and payload of each; the others are laid aside."""
     triples = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
     judged = [_leased(item_id.decode(), kept, body) for item_id, kept, body in triples]
-    if packing.any_packed([item for item, _ in judged]):
-        judged = await _unpacked(session, judged)
-    broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-    if broken:
+    found = await session.bodies.usable(judged, time, lapsed=lapsed)
+    if found.ends:
         # If this fails, their leases lapse, and whoever reclaims them comes by here again.
         with contextlib.suppress(StoreError):
-            await settle.settle(session, [damage.laid_aside(item, wrong, time) for item, wrong in broken])
-    return tuple([item for item, wrong in judged if wrong is None])
+            await settle.settle(session, found.ends)
+    return found
 
 
 def _leased(item_id: str, kept: bytes, body: bytes | None) -> Judged:
@@ -142,18 +140,13 @@ def _bound(more: list[Any]) -> tuple[Any, ...]:
     return (None, None, "", PRIORITIES[priority], "", known.gap, known.cancel, known.terms(), tags, *named)
 
 
-async def _unpacked(session: Session, judged: list[Judged]) -> list[Judged]:
-    sound = iter(await session.bodies.judged([item for item, wrong in judged if wrong is None]))
-    return [next(sound) if wrong is None else (item, wrong) for item, wrong in judged]
-
-
 async def reclaim(
     session: Session, queues: Sequence[str], ttl: Millis, limit: int, ids: Sequence[str] | None, *, force: bool
 ) -> tuple[Item, ...]:
     named = b"" if ids is None else packed(tuple(dict.fromkeys(ids)))
     asked = packed(tuple(dict.fromkeys(queues)))
     time, rows = await session.run("reclaim", [asked, ttl, max(0, limit), named, b"1" if force else b"0"])
-    return await usable(session, rows, time)
+    return (await usable(session, rows, time, lapsed=True)).items
 
 
 async def patience(session: Session, queues: Iterable[str], kinds: Mapping[str, tuple[str, ...]]) -> Millis | None:

@@ -199,6 +199,9 @@ class RedisStore:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     async def memory(self) -> tuple[int, int]:
         """Bytes that the server uses, and its maxmemory (0: no bound)."""
         return await self.upkeep().memory()
@@ -222,7 +225,7 @@ class RedisStore:
         check_not_within(within, "Redis")
         check_new(items)
         session = await self._here()
-        return await self._bodies.write(lambda: self._bodies.items(items), session.gather.put)
+        return await self._bodies.write(self, lambda: self._bodies.items(items), session.gather.put)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -236,7 +239,7 @@ class RedisStore:
             check_lease(then)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: lease.settle_then(session, packed, then)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: lease.settle_then(session, packed, then)
         )
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
@@ -264,14 +267,14 @@ class RedisStore:
         check_letter_settlements(settlements)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle_letters(session, packed)
+            self, lambda: self._bodies.settlements(settlements), lambda packed: in_place.settle_letters(session, packed)
         )
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         check_amend(change, by)
         session = await self._here()
         return await self._bodies.edit(
-            selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
+            self, selection, change, lambda packed: amend.amend(session, selection, packed, by, expect)
         )
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
@@ -279,7 +282,7 @@ class RedisStore:
         check_imports(histories)
         session = await self._here()
         return await self._bodies.write(
-            lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
+            self, lambda: self._bodies.histories(histories), lambda packed: take_in.take_in(session, packed, by)
         )
 
     # --- looking ---

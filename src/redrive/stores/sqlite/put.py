@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from redrive.core.item import NewItem, Priority
 from redrive.core.terms import due
 from redrive.core.verbs import PutResult
+from redrive.errors import EncryptionKeyMissing
 from redrive.stores.packing import Packed, checksum, is_sealed
 from redrive.stores.reencrypting import Rewrite
-from redrive.stores.sqlite import bind
+from redrive.stores.sqlite import bind, configure
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -38,9 +39,17 @@ def put(tx: Tx, items: Sequence[NewItem], *, admit: bool = True) -> PutResult:
     if len(added) == len(items):
         return PutResult(tuple([new.id for new in items]))
     taken = {seq for seq, _ in added}
+    _check_sealed(tx, [new for seq, new in numbered if seq not in taken])
     twins = {one.id for one in duplicates}
     already = tuple([new.id for seq, new in numbered if seq not in taken and new.id not in twins])
     return PutResult(tuple([new.id for _, new in added]), already, tuple(duplicates))
+
+
+def _check_sealed(tx: Tx, items: Sequence[NewItem]) -> None:
+    """As for what is added, which is seen when the counters are written: whether an id is taken makes no difference."""
+    for queue in {new.queue for new in items if not is_sealed(new.payload)}:
+        if configure.settings(tx, queue).encrypt:
+            raise EncryptionKeyMissing(queue)
 
 
 def _unpruned(tx: Tx, numbered: list[Numbered]) -> list[Numbered]:

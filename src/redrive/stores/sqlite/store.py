@@ -55,7 +55,7 @@ from redrive.errors import ConfigError, StoreError, StoreUnavailable
 from redrive.stores import packing, reencrypting, residue
 from redrive.stores.aside import aside, through
 from redrive.stores.base import IDS_LIMIT
-from redrive.stores.bodies import Bodies
+from redrive.stores.bodies import Bodies, Usable
 from redrive.stores.checks import (
     check_act,
     check_amend,
@@ -200,6 +200,9 @@ class SqliteStore:
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring
 
+    def keyring(self) -> Keyring | None:
+        return self._bodies.keyring
+
     async def _here(self) -> Session:
         """The session of this process. A store that was open before a fork goes on in the child with its own."""
         session = self._session
@@ -228,7 +231,9 @@ class SqliteStore:
         check_not_within(within, "SQLite")
         check_new(items)
         writer = (await self._here()).writer
-        return await self._bodies.write(lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed)))
+        return await self._bodies.write(
+            self, lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed))
+        )
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -252,7 +257,7 @@ class SqliteStore:
 
             return await session.writer.submit(work)
 
-        settled = await self._bodies.write(lambda: self._bodies.settlements(settlements), write)
+        settled = await self._bodies.write(self, lambda: self._bodies.settlements(settlements), write)
         memo.forget(settlements)
         if settled.leases is not None:
             return Settled(settled.answers, await self._given(session, settled.leases))
@@ -260,19 +265,19 @@ class SqliteStore:
 
     async def _given(self, session: Session, leases: Leases) -> Leases:
         session.memo.remember(leases.items)
-        return Leases(await self._unpacked(session, leases.items), leases.suspects_due)
+        usable = await self._unpacked(session, leases.items)
+        return Leases(usable.items, leases.suspects_due, usable.locked)
 
-    async def _unpacked(self, session: Session, items: tuple[Item, ...]) -> tuple[Item, ...]:
+    async def _unpacked(self, session: Session, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of leased items, after the commit that leased them. One that does not unpack becomes a letter."""
         if not packing.any_packed(items):
-            return items
-        judged = await self._bodies.judged(items)
-        broken = [(item, wrong) for item, wrong in judged if wrong is not None]
-        if broken:
+            return Usable(items)
+        usable = await self._bodies.usable([(item, None) for item in items], lapsed=lapsed)
+        if usable.ends:
             # If this fails, their leases lapse, and whoever reclaims them comes by here again.
             with contextlib.suppress(StoreError):
-                await session.writer.submit(lambda tx: lease.usable(tx, session.memo, broken))
-        return tuple([item for item, wrong in judged if wrong is None])
+                await session.writer.submit(lambda tx: settle.settle(tx, session.memo, usable.ends))
+        return usable
 
     async def extend(self, held: Sequence[Held], ttl: Millis) -> Extended:
         return await self._write(lambda tx: settle.extend(tx, held, ttl))
@@ -291,7 +296,7 @@ class SqliteStore:
         ask = reclaim.Reclaim(tuple(dict.fromkeys(queues)), ttl, limit, named, force)
         session = await self._here()
         taken = await session.writer.submit(lambda tx: reclaim.reclaim(tx, session.memo, ask))
-        return await self._unpacked(session, taken)
+        return (await self._unpacked(session, taken, lapsed=True)).items
 
     async def lease_letters(
         self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
@@ -303,6 +308,7 @@ class SqliteStore:
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)
         return await self._bodies.write(
+            self,
             lambda: self._bodies.settlements(settlements),
             lambda packed: self._write(lambda tx: in_place.settle_all(tx, packed)),
         )
@@ -313,12 +319,13 @@ class SqliteStore:
         async def write(packed: Change) -> Amended:
             return await self._act(lambda tx: amend.amend(tx, selection, packed, by, expect))
 
-        return await self._bodies.edit(selection, change, write)
+        return await self._bodies.edit(self, selection, change, write)
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:
         check_act(by)
         check_imports(histories)
         return await self._bodies.write(
+            self,
             lambda: self._bodies.histories(histories),
             lambda packed: self._write(lambda tx: take_in.take_in(tx, packed, by)),
         )

@@ -118,6 +118,7 @@ async def test_edit_of_what_runs_or_is_over_is_refused(world: World) -> None:
         "it is done",
         "it is cancelled",
     ]
+    assert "park" not in amended.skipped[0].reason, "what runs cannot be parked"
     assert [await world.store.get(each) for each in everyone.ids] == before
     await world.finish(finished(running))
 

@@ -157,7 +157,8 @@ async def test_encrypted_follow_ups(world: World) -> None:
 async def test_encrypted_queues_take_nothing_from_a_process_without_keys(world: World) -> None:
     await encrypt(world)
     letter = await world.letter()
-    await world.put(new(SMALL), new(SMALL), new(queue=PLAIN))
+    there = new(SMALL)
+    await world.put(there, new(SMALL), new(queue=PLAIN))
     (held,) = await world.lease(1)
     (plain,) = await world.lease(1, queue=PLAIN)
     (given,) = await world.store.lease_letters([letter.id], WORKER, TTL)
@@ -167,6 +168,9 @@ async def test_encrypted_queues_take_nothing_from_a_process_without_keys(world: 
     before = await world.store.tally()
     refused: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: world.store.put([new(SMALL)]),
+        lambda: world.store.put([there]),
+        lambda: world.store.put([structs.replace(there, terms=Terms(order_key="a"))]),
+        lambda: world.settle(finished(plain, None, [there])),
         lambda: world.store.put([new(SMALL, terms=Terms(order_key="a")), new(queue=PLAIN)]),
         lambda: world.settle(finished(plain), finished(held, RESULT)),
         lambda: world.settle(finished(plain, None, [new(SMALL)])),
@@ -205,15 +209,14 @@ async def test_encryption_is_in_force_for_every_process_with_the_next_write(worl
     await world.sound()
 
 
-@pytest.mark.parametrize("ring", [None, Rings.wrong], ids=["missing", "wrong"])
-async def test_what_does_not_decrypt_is_shown_with_its_flaw_and_never_handled(
-    world: World, ring: Keyring | None
-) -> None:
+@pytest.mark.parametrize("ring", [Rings.second, Rings.wrong], ids=["missing", "wrong"])
+async def test_what_does_not_decrypt_is_shown_with_its_flaw_and_never_handled(world: World, ring: Keyring) -> None:
     await encrypt(world)
     made = new(SMALL)
     await world.put(made)
     world.store.use_keys(ring)
-    said = "does not decrypt with key 'k1'" if ring else "encrypted with key 'k1', which this process does not have"
+    wrong = "does not decrypt with key 'k1'"
+    said = wrong if ring is Rings.wrong else "encrypted with key 'k1', which this process does not have"
     for found in (await world.item(made.id), *(await world.store.find(EVERYTHING)).items):
         assert said in found.flaw
         assert (found.sealed, SMALL in found.payload) == ("k1", False)
@@ -226,6 +229,45 @@ async def test_what_does_not_decrypt_is_shown_with_its_flaw_and_never_handled(
     assert (await world.item(made.id)).payload == SMALL
     await world.store.amend(Ids((made.id,)), Replay(), act())
     assert (await world.lease_one()).payload == SMALL
+
+
+async def test_encrypted_items_stay_ready_in_a_process_without_any_keys(world: World) -> None:
+    await encrypt(world)
+    made, clear = new(SMALL), new(SMALL, queue=PLAIN)
+    await world.put(made, clear, new(queue=PLAIN))
+    world.store.use_keys(None)
+    given = await world.store.lease(asking(5))
+    assert (given.items, given.locked) == ((), QUEUE)
+    (held,) = await world.lease(1, queue=PLAIN)
+    settled = await world.store.settle([finished(held)], asking(5))
+    assert settled.leases is not None
+    assert (settled.leases.items, settled.leases.locked) == ((), QUEUE)
+    assert (await world.item(held.id)).state is State.DONE
+    named = asking(1, item=made.id)
+    assert (await world.store.lease(named)).locked == QUEUE
+    found = await world.item(made.id)
+    assert (found.state, found.attempt, found.errors, found.crashes) == (State.READY, 0, 0, 0)
+    assert (await world.store.lease(asking(5, queue=PLAIN))).locked == ""
+    world.store.use_keys(Rings.first)
+    assert (await world.lease_one()).payload == SMALL
+    await world.sound()
+
+
+async def test_encrypted_items_are_taken_over_by_a_process_without_any_keys(world: World) -> None:
+    await encrypt(world)
+    made = new(SMALL)
+    await world.put(made)
+    await world.lease(1)
+    world.tick(TTL + 1)
+    world.store.use_keys(None)
+    (taken,) = await world.store.reclaim("reaper", [QUEUE], TTL, 5)
+    assert (taken.id, taken.sealed, taken.state) == (made.id, "k1", State.LEASED)
+    assert "encrypted with key 'k1', which this process does not have" in taken.flaw
+    await world.finish(failed(taken))
+    assert (await world.item(made.id)).state is State.READY
+    world.store.use_keys(Rings.first)
+    assert (await world.lease_one()).payload == SMALL
+    await world.sound()
 
 
 async def test_encrypted_after_a_rotation_with_the_new_key_and_readable_with_the_old(world: World) -> None:
@@ -327,6 +369,34 @@ async def test_reencrypt_replaces_old_keys_and_what_was_in_clear(world: World) -
     for made in (clear, done, letter, running):
         assert (await world.item(made.id)).payload == made.payload
     assert (await world.item(done.id)).result == RESULT
+    await world.sound()
+
+
+async def test_encrypted_with_another_key_under_a_known_id_is_refused(world: World) -> None:
+    clear, there, plain = new(SMALL), new(SMALL), new(queue=PLAIN)
+    await world.put(clear, plain)
+    await encrypt(world)
+    await world.put(there)
+    letter = await world.letter()
+    held = await world.grab(there.id)
+    other = await world.another()
+    before = await stored(world, clear.id)
+    for ring in (Rings.wrong, Keyring({"k1": NEW, "k2": OLD}, current="k2")):
+        other.use_keys(ring)
+        refused: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: other.put([new(SMALL)]),
+            lambda: other.settle([finished(held, RESULT)]),
+            lambda: other.amend(Ids((letter.id,)), Edit(SMALL), act()),
+            other.reencrypt,
+        )
+        for call in refused:
+            with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows under that id"):
+                await call()
+    assert await stored(world, clear.id) == before
+    assert keys_of(await world.store.reencrypt(dry_run=True)) == {"": 1, "k1": 2}
+    other.use_keys(Rings.both)
+    await other.put([new(SMALL)])
+    await world.finish(finished(held, RESULT))
     await world.sound()
 
 

@@ -14,7 +14,7 @@ import pytest
 import standardwebhooks.webhooks
 
 from redrive.errors import BadSignature, ConfigError, MissingExtra, RedriveError
-from redrive.webhooks import signing
+from redrive.net import signing
 
 NOW = 1_614_265_330
 ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"

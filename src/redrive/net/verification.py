@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from redrive.core.quantity import shown
 from redrive.errors import BadSignature, ConfigError
-from redrive.webhooks import signing
+from redrive.net import signing
 
 LONGEST_TOLERANCE = 24 * 3600
 LONGEST_ID = 256

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from redrive.errors import ConfigError
-from redrive.webhooks import providers, signing
-from redrive.webhooks.providers import Verification, check_verification, delivery_id
+from redrive.net import signing
+from redrive.net import verification as providers
+from redrive.net.verification import Verification, check_verification, delivery_id
 
 Headers = list[tuple[str, str]]
 
