@@ -31,12 +31,16 @@ TREE = {
     "view": "save list show remove",
     "receipts": "list show send recover export import alerts",
     "mailbox": "list show send receive purge",
+    "webhook": "run edge hub listen hubs list show replay publish send-test",
+    "webhook endpoint": "create list show update mute unmute disable enable delete rotate-secret recover",
+    "webhook token": "create list revoke",
     "worker": "run list drain stop",
     "route": "list set",
     "gate": "list show open close remove",
     "schedule": "list show run pause resume remove",
     "policy": "list show explain simulate",
     "db": "status check backup migrate sql keys reencrypt",
+    "alert": "list test silence silences unsilence",
     "audit": "list verify",
     "config": "show check schema",
 }
@@ -83,7 +87,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["letters", "replya"], "did you mean 'replay'?"),
         (
             ["xyzzy"],
-            "there are init, demo, status, top, health, doctor, queue, item, letters, causes, replay, view, receipts",
+            "there are init, demo, status, top, health, doctor, queue, item, letters, causes, replay, view, webhook",
         ),
         (["status", "--jsno"], "--json"),
         (["letters", "list", "--limit", "0"], "--limit"),
@@ -205,10 +209,11 @@ ENDS = {
     errors.StoreError: Exit.STORE,
     errors.WaitTimeout: Exit.STILL_GOING,
     exits.Refused: Exit.REFUSED,
+    exits.NotAllowed: Exit.NOT_ALLOWED,
 }
 
 
-@pytest.mark.parametrize("door", ["redrive.mailboxes", "redrive.receipts"])
+@pytest.mark.parametrize("door", ["redrive.mailboxes", "redrive.receipts", "redrive.webhooks"])
 def test_every_error_has_its_exit_code(door: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of the engine and of a door."""
     importlib.import_module(door)

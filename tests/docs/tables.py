@@ -233,6 +233,7 @@ EXITS = {
     Exit.FAILED: "failed for another reason, which is on stderr",
     Exit.USAGE: "the command, an option, a filter or a URL cannot be used",
     Exit.REFUSED: "not confirmed; nothing was changed",
+    Exit.NOT_ALLOWED: "the other side refused it: a hub whose token the edge does not take",
     Exit.NOT_FOUND: "no such item or queue, or a prefix that fits several",
     Exit.CONFLICT: "nothing could be changed in the state it is in",
     Exit.STORE: "the store is not there, not reachable or not usable",

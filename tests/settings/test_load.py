@@ -18,6 +18,7 @@ from redrive.receipts.settings import ReceiptSettings
 from redrive.settings import AlertSettings, LogSettings, Settings, WorkerSettings, load, unknown_variables
 from redrive.settings.files import find
 from redrive.settings.model import fields
+from redrive.webhooks.settings import WebhookSettings
 
 SECRET = "hunter2"  # noqa: S105 - it opens nothing
 SERVER = f"postgresql://shop:{SECRET}@db.example/shop"
@@ -88,6 +89,14 @@ max_retries = 3
 backoff_base = 3
 timeout = "5s"
 file = "/var/lib/cognigate/dlq/receipts.json"
+
+[webhooks]
+http = "127.0.0.1:8080"
+max_body = "1MiB"
+allow = ["10.1.0.0/16", "::1"]
+keep = "1d"
+retention = "seed"
+concurrency = 20
 """
 YAML = """
 store: "memory:"
@@ -116,6 +125,13 @@ receipts:
   backoff_base: 3.0
   timeout: 5s
   file: /var/lib/cognigate/dlq/receipts.json
+webhooks:
+  http: 127.0.0.1:8080
+  max_body: 1048576
+  allow: [10.1.0.0/16, "::1"]
+  keep: 1d
+  retention: seed
+  concurrency: 20
 """
 FULL = Settings(
     "memory:",
@@ -140,7 +156,8 @@ FULL = Settings(
             3.0,
             5_000,
             "/var/lib/cognigate/dlq/receipts.json",
-        )
+        ),
+        "webhooks": WebhookSettings("127.0.0.1:8080", 1024 * 1024, ("10.1.0.0/16", "::1/128"), 86_400_000, "seed", 20),
     },
 )
 
@@ -185,6 +202,12 @@ def test_variables_say_everything() -> None:
         "REDRIVE_RECEIPTS_BACKOFF_BASE": "3",
         "REDRIVE_RECEIPTS_TIMEOUT": "5s",
         "REDRIVE_RECEIPTS_FILE": "/var/lib/cognigate/dlq/receipts.json",
+        "REDRIVE_WEBHOOKS_HTTP": "127.0.0.1:8080",
+        "REDRIVE_WEBHOOKS_MAX_BODY": "1MiB",
+        "REDRIVE_WEBHOOKS_ALLOW": "10.1.0.0/16, ::1",
+        "REDRIVE_WEBHOOKS_KEEP": "1d",
+        "REDRIVE_WEBHOOKS_RETENTION": "seed",
+        "REDRIVE_WEBHOOKS_CONCURRENCY": "20",
     }
     loaded = load(environ=variables)
     assert without_keys(loaded.settings) == FULL
@@ -371,6 +394,14 @@ def test_all_faults_are_told_at_once_each_with_value_and_origin(folder: Path) ->
         ("receipts.timeout", "0"),
         ("receipts.file", '""'),
         ("receipts.file", '"a\\u0000b"'),
+        ("webhooks.http", '"8080"'),
+        ("webhooks.http", '"a:65536"'),
+        ("webhooks.http", f'"http://ann:{SECRET}@a:1"'),
+        ("webhooks.max_body", "0"),
+        ("webhooks.allow", '"lan"'),
+        ("webhooks.allow", "7"),
+        ("webhooks.retention", '"none"'),
+        ("webhooks.concurrency", "0"),
     ],
 )
 def test_every_setting_refuses_what_it_cannot_use(setting: str, value: str, folder: Path) -> None:

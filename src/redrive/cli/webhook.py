@@ -17,9 +17,10 @@ from redrive.cli.queue_push import read_json, read_stdin
 from redrive.cli.root import LazyGroup
 from redrive.cli.selection import Choice, choice_options
 from redrive.cli.tables import Listing, Shape, show_list
-from redrive.cli.webhook_access import command, endpoints_of, stamp, with_relay
+from redrive.cli.webhook_access import command, endpoints_by_settings, stamp, with_relay
 from redrive.core import durations
 from redrive.core.acts import Amended, Replay
+from redrive.core.families import family_of
 from redrive.core.item import Attempt, History, Instant, short_id
 from redrive.core.redact import redact, redact_text
 from redrive.errors import NotFound
@@ -137,8 +138,8 @@ def send_again(choice: Choice, how: How, check: Callable[[Redrive], Awaitable[No
 def list_webhooks(
     *, endpoint: str | None, status: str | None, since: int | None, limit: int, every: bool, shape: Shape, **rest: Any
 ) -> None:
-    most, store = how_many(limit, every=every), rest["store"]
-    where = f"{queues_of(endpoint)} {STATUSES[status] if status else ''}"
+    most, store, endpoints = how_many(limit, every=every), rest["store"], endpoints_by_settings()
+    where = f"{queues_of(endpoint)} -disposition:trash {STATUSES[status] if status else ''}"
     where += "" if since is None else f" age<{durations.format(since)}"
 
     async def ask(app: Redrive) -> tuple[list[Webhook], str | None, Instant]:
@@ -153,7 +154,7 @@ def list_webhooks(
             if at is None or len(found) >= most:
                 break
         if not found and endpoint is not None:
-            await endpoints_of(app).get(endpoint)  # says so if there is none
+            await endpoints(app).get(endpoint)  # says so if there is none
         return found, at, (await app.tally()).at
 
     found, more, now = visit(store, ask)
@@ -197,7 +198,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
         from redrive.webhooks.maintenance import notified
 
         history = await app.letters.get(id)
-        if not history.item.queue.startswith(tuple(each[:-1] for each in FAMILIES)):
+        if family_of(history.item.queue) not in FAMILIES:
             raise NotFound(f"{history.item.id} is an item of queue {history.item.queue}, not a webhook")
         return history, webhook_of(history, notified=await notified(store_of(app), history.item))
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.settings import Settings
     from redrive.webhooks import Endpoints, Relay
-    from redrive.webhooks.tokens import Tokens
 
 T = TypeVar("T")
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -60,28 +59,24 @@ def stamp(at: datetime | None) -> str | None:
     return None if at is None else iso(round(at.timestamp() * 1000))
 
 
-def endpoints_of(app: Redrive) -> Endpoints:
+def endpoints_by_settings() -> Callable[[Redrive], Endpoints]:
+    """The endpoints of an app. The settings are read now: outside of a loop."""
     from redrive.net.guard import Guard
     from redrive.webhooks import Endpoints
 
     given = settings()
-    return Endpoints(app, Guard(given.section(WebhookSettings).allow), given.encryption_keys)
+    guard = Guard(given.section(WebhookSettings).allow)
+    return lambda app: Endpoints(app, guard, given.encryption_keys)
 
 
-def tokens_of(app: Redrive) -> Tokens:
-    from redrive.webhooks.tokens import Tokens
-
-    return Tokens(app, endpoints_of(app))
-
-
-def relay_of(store: str, given: Settings, *, log: bool = False) -> Relay:
+def relay_of(store: str, given: Settings, *, allow: Sequence[str] = (), log: bool = False) -> Relay:
     with incoming():
         from redrive.webhooks import Relay
 
     chosen = given.section(WebhookSettings)
     return Relay(
         store,
-        allow=chosen.allow,
+        allow=(*chosen.allow, *allow),
         encryption=given.encryption_keys,
         keep=f"{chosen.keep}ms",
         retention="seed" if chosen.retention == "seed" else "letters",

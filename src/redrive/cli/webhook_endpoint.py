@@ -14,7 +14,7 @@ from redrive.cli.asking import confirm
 from redrive.cli.bulk import How, act_options
 from redrive.cli.output import counted, say, write, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.webhook_access import command, endpoints_of, named_values, secrets_in, typed_secret
+from redrive.cli.webhook_access import command, endpoints_by_settings, named_values, secrets_in, typed_secret
 from redrive.cli.webhook_endpoints import endpoint_object
 from redrive.core import durations
 from redrive.errors import ConfigError
@@ -146,13 +146,13 @@ def _options(*, ask_secret: bool, secret_file: str | None, **said: Any) -> Endpo
 
 
 @contextmanager
-def _by_option() -> Iterator[None]:
+def _by_option(options: EndpointOptions) -> Iterator[None]:
     """Errors of fields that have another name here."""
     try:
         yield
     except ConfigError as error:
         field = {"policy": "--retry", "backoff": "--retry", "secrets": "--secret"}.get(error.field, "")
-        if error.field in Verification.__struct_fields__[2:]:
+        if error.field in (*Verification.__struct_fields__[2:], *options.get("verification", ())):
             field = f"--verification {error.field}"
         if not field:
             raise
@@ -170,9 +170,9 @@ def _by_option() -> Iterator[None]:
     *FIELDS,
 )
 def create(*, url: str, id: str | None, via: Any, as_json: bool, store: str, **said: Any) -> None:
-    options = _options(**said)
-    with _by_option():
-        made = visit(store, lambda app: endpoints_of(app).create(url, id=id, via=via, **options), make=True, acts=True)
+    options, endpoints = _options(**said), endpoints_by_settings()
+    with _by_option(options):
+        made = visit(store, lambda app: endpoints(app).create(url, id=id, via=via, **options), make=True, acts=True)
     if as_json:
         write_json({**endpoint_object(made.endpoint), "secret": made.secret or None})
         return
@@ -186,8 +186,9 @@ def update(*, id: str, url: str | None, as_json: bool, store: str, **said: Any) 
     options = _options(**said)
     if url is None and not options:
         raise click.UsageError("say what to change, as in --timeout 10s", ctx=click.get_current_context())
-    with _by_option():
-        changed = visit(store, lambda app: endpoints_of(app).update(id, url, **options), acts=True)
+    endpoints = endpoints_by_settings()
+    with _by_option(options):
+        changed = visit(store, lambda app: endpoints(app).update(id, url, **options), acts=True)
     if as_json:
         write_json(endpoint_object(changed))
     else:
@@ -200,8 +201,8 @@ def _state(method: str, about: str, default: str | None = None) -> click.Command
 
     @command(method, f"{about}\n\n\b\nExamples:\n  {example}\n", _ID, reason_option(default=default))
     def changing(*, id: str, reason: str, as_json: bool, store: str) -> None:
-        why = check_reason(reason)
-        changed = visit(store, lambda app: getattr(endpoints_of(app), method)(id, reason=why), acts=True)
+        why, endpoints = check_reason(reason), endpoints_by_settings()
+        changed = visit(store, lambda app: getattr(endpoints(app), method)(id, reason=why), acts=True)
         if as_json:
             write_json(endpoint_object(changed))
         else:
@@ -218,12 +219,12 @@ enable = _state("enable", "Deliver again what is stored for a disabled endpoint,
 
 @command("delete", ABOUT_DELETE, _ID, reason_option(), yes_option, dry_run_option("Say what would be deleted."))
 def delete(*, id: str, reason: str, yes: bool, dry_run: bool, as_json: bool, store: str) -> None:
-    why = check_reason(reason)
-    waiting = visit(store, lambda app: endpoints_of(app).stats(id)).pending
+    why, endpoints = check_reason(reason), endpoints_by_settings()
+    waiting = visit(store, lambda app: endpoints(app).stats(id)).pending
     if not dry_run:
         what = f"endpoint {id} would be deleted, and {counted(waiting, 'webhook')} cancelled"
         confirm(what, f"Delete endpoint {id} and cancel {counted(waiting, 'webhook')}?", yes=yes)
-        visit(store, lambda app: endpoints_of(app).delete(id, reason=why), acts=True)
+        visit(store, lambda app: endpoints(app).delete(id, reason=why), acts=True)
     if as_json:
         write_json({"dry_run": dry_run, "endpoint": id, "cancelled": waiting})
     else:
@@ -237,7 +238,8 @@ _OVERLAP = click.option(
 
 @command("rotate-secret", ABOUT_ROTATE, _ID, _OVERLAP)
 def rotate_secret(*, id: str, overlap: str, as_json: bool, store: str) -> None:
-    made = visit(store, lambda app: endpoints_of(app).rotate_secret(id, overlap=overlap), acts=True)
+    endpoints = endpoints_by_settings()
+    made = visit(store, lambda app: endpoints(app).rotate_secret(id, overlap=overlap), acts=True)
     if as_json:
         write_json({"endpoint": id, "secret": made})
         return
@@ -257,7 +259,9 @@ def recover(*, id: str, since: str, how: How) -> int:
     except ValueError:
         died = f"died<={durations.format(durations.parse(since, field='--since'))}"
 
+    endpoints = endpoints_by_settings()
+
     async def check(app: Redrive) -> None:
-        await endpoints_of(app).get(id)
+        await endpoints(app).get(id)
 
     return send_again(Choice(where=f"{queues_of(id)} {died}"), how, check)

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from redrive.cli.access import visit
 from redrive.cli.output import MISSING, brief, iso, seconds, write_json
 from redrive.cli.tables import Shape, show_facts
-from redrive.cli.webhook_access import command, endpoints_of, show_rows, stamp
+from redrive.cli.webhook_access import command, endpoints_by_settings, show_rows, stamp
 from redrive.core.redact import redact, redact_text
 from redrive.core.verbs import QueueTally
 from redrive.net.verification import Verification
@@ -83,9 +83,11 @@ def endpoint_object(endpoint: Endpoint) -> dict[str, Any]:
 
 @command("list", ABOUT_LIST, lists=True)
 def list_endpoints(*, shape: Shape, store: str) -> None:
+    endpoints = endpoints_by_settings()
+
     async def ask(app: Redrive) -> list[Row]:
         queues = {row.queue: row for row in (await app.tally()).queues}
-        return [Row(each, queues.get(each.queue, QueueTally(each.queue))) for each in await endpoints_of(app).list()]
+        return [Row(each, queues.get(each.queue, QueueTally(each.queue))) for each in await endpoints(app).list()]
 
     header, none = "ENDPOINT STATUS VIA ORDER PENDING LETTERS URL", "no endpoints yet: redrive webhook endpoint create"
     show_rows(visit(store, ask), shape, header, lambda row: row.line, Row.as_object, key="id", none=none, kind=Row)
@@ -93,9 +95,10 @@ def list_endpoints(*, shape: Shape, store: str) -> None:
 
 @command("show", ABOUT_SHOW, click.argument("id", metavar="ENDPOINT"))
 def show(*, id: str, as_json: bool, store: str) -> None:
+    endpoints = endpoints_by_settings()
+
     async def ask(app: Redrive) -> tuple[Endpoint, EndpointStats, str | None, Blocked | None]:
-        endpoints = endpoints_of(app)
-        found, stats = await endpoints.get(id), await endpoints.stats(id)
+        found, stats = await endpoints(app).get(id), await endpoints(app).stats(id)
         states = {gate.name: str(gate.state) for gate in await app.gates()}
         return found, stats, states.get(found.queue) if found.breaker else None, await _blocked(app, found)
 

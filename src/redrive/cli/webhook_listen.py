@@ -12,7 +12,7 @@ import msgspec
 from redrive.cli.access import HELP_NAMES, config_option, verbose_option
 from redrive.cli.covered import covered_payload
 from redrive.cli.exits import Talk
-from redrive.cli.output import as_json, bold, clean, cut, in_colour, iso, on_terminal, red, say, write
+from redrive.cli.output import bold, clean, cut, in_colour, iso, on_terminal, red, say, write
 from redrive.cli.webhook_access import relay_of
 from redrive.cli.webhook_run import RelayProcess
 from redrive.core.durations import Duration
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from redrive.webhooks import Endpoint, Relay
     from redrive.webhooks.delivery import Request, Response, Send
 
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+"""Whoever starts this says where they go."""
 STORE = "sqlite:///hooks.db"
 GONE = 410
 START = 160
@@ -50,12 +52,11 @@ with tabs between. Below it stands the start of an answer that is no success; wi
 @click.option("--forward", metavar="URL", required=True, help="Where they go; local addresses are allowed.")
 @click.option("--endpoint", "endpoint_id", metavar="ID", default="dev", show_default=True, help="Whose they are.")
 @click.option("--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where they come in.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="JSON, one object an attempt.")
 @click.option("--store", metavar="URL", help=f"Where they are kept.  [default: {STORE}]")
 @config_option
 @verbose_option
 @click.pass_obj
-def listen(talk: Talk, *, forward: str, endpoint_id: str, http: str, as_jsonl: bool, store: str | None) -> int:
+def listen(talk: Talk, *, forward: str, endpoint_id: str, http: str, store: str | None) -> int:
     from redrive.cli.worker_logs import set_up_logging
     from redrive.cli.worker_session import Session
     from redrive.net.urls import check_http_url
@@ -65,8 +66,8 @@ def listen(talk: Talk, *, forward: str, endpoint_id: str, http: str, as_jsonl: b
     loaded = load(config=talk.config, flags={"store": store})
     url = STORE if loaded.origins["store"] == "default" else loaded.settings.store
     set_up_logging(debug=False, level="warning")
-    lines = _Lines(bodies=talk.debug, jsonl=as_jsonl)
-    process = _Listening(relay_of(url, loaded.settings), http, endpoint_id, forward, lines)
+    relay = relay_of(url, loaded.settings, allow=EVERYWHERE)
+    process = _Listening(relay, http, endpoint_id, forward, _Lines(bodies=talk.debug))
     say(f"webhooks are kept in {without_password(url)} and passed on to {forward}; Ctrl-C ends")
     return asyncio.run(Session(process, loaded.settings.worker.grace).serve())
 
@@ -122,11 +123,10 @@ class _Listening(RelayProcess):
         clock = clock_of(self.relay.app)
 
         async def shown(item: Item, request: Request) -> Response:
-            envelope = envelope_of(item.payload)
-            query = f"{'&' if '?' in self._forward else '?'}{envelope.query}" if envelope.query else ""
             began, since = clock.now(), clock.monotonic()
-            response = await send(item, msgspec.structs.replace(request, url=self._forward + query))
-            what = envelope.event_type or event_of(request.headers, request.body) or f"/h/{self._endpoint_id}"
+            response = await send(item, msgspec.structs.replace(request, url=self._forward))
+            named = envelope_of(item.payload).event_type or event_of(request.headers, request.body)
+            what = named or f"/h/{self._endpoint_id}"
             self._lines.show(began, item, what, request.body, response, took=clock.monotonic() - since)
             return response
 
@@ -145,18 +145,11 @@ def event_of(headers: Iterable[tuple[str, str]], body: bytes) -> str:
 
 
 class _Lines:
-    def __init__(self, *, bodies: bool, jsonl: bool) -> None:
+    def __init__(self, *, bodies: bool) -> None:
         self._bodies = bodies
-        self._jsonl = jsonl
 
     def show(self, at: Instant, item: Item, what: str, body: bytes, response: Response, *, took: Millis) -> None:
         fine = 200 <= response.status < 300
-        if self._jsonl:
-            facts = {"at": iso(at), "id": item.id, "attempt": item.attempt, "event": what}
-            answer = {"status": response.status or None, "error": response.error or None, "took": took / 1000}
-            bodies = {"body": _text(body), "answer": _text(response.body)} if self._bodies or not fine else {}
-            write(as_json({**facts, **answer, **bodies}, indent=None))
-            return
         status = str(response.status or "no answer")
         again = [f"attempt {item.attempt}"] if item.attempt > 1 else []
         cells = [clean(cell) for cell in ((iso(at) or "")[11:23], item.id, what, status, f"{took} ms", *again)]
@@ -172,10 +165,7 @@ class _Lines:
         if self._bodies and response.body:
             yield from (f"< {line}" for line in covered_payload(response.body)[0].split("\n"))
         elif not fine:
-            yield cut(" ".join(redact_text(response.error or _text(response.body) or "an empty answer").split()), START)
+            answer = response.error or covered_payload(response.body, None)[0] or "an empty answer"
+            yield cut(" ".join(redact_text(answer).split()), START)
         if response.status == GONE:
             yield "410 disables the endpoint; `redrive webhook endpoint enable` lets it deliver again"
-
-
-def _text(body: bytes) -> str:
-    return covered_payload(body, None)[0]

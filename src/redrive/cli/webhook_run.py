@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from redrive.cli.access import HELP_NAMES, config_option, store_option, verbose_option
 from redrive.cli.exits import NotAllowed, Talk
+from redrive.cli.incoming import incoming
 from redrive.cli.webhook_access import named_values, relay_of, secrets_in
 from redrive.core.durations import Duration
 from redrive.errors import ConfigError
@@ -19,6 +21,7 @@ from redrive.net.urls import check_address
 from redrive.webhooks.settings import WebhookSettings
 
 if TYPE_CHECKING:
+    from redrive.net.server import Served
     from redrive.settings import Settings
     from redrive.webhooks import Relay, WebhookHub
 
@@ -93,7 +96,12 @@ class RelayProcess:
     def __init__(self, relay: Relay, work: Callable[[Duration], Awaitable[None]], http: str | None) -> None:
         self.relay = relay
         self._work = work
-        self._http = None if http is None else check_address(http, field="http")
+        self._serving: AbstractAsyncContextManager[Served] | None = None
+        if http is not None:
+            with incoming():
+                from redrive.net.server import serving
+
+                self._serving = serving(relay.asgi(), *check_address(http, field="http"))
         self._hurry: Callable[[], None] = lambda: None
         self.events = relay.app.events
 
@@ -101,12 +109,10 @@ class RelayProcess:
         await self.relay.open()
 
     async def run(self, *, grace: Duration, **_: object) -> None:
-        if self._http is None:
+        if self._serving is None:
             await self._work(grace)
             return
-        from redrive.net.server import serving
-
-        async with serving(self.relay.asgi(), *self._http) as served:
+        async with self._serving as served:
             self._hurry = lambda: setattr(served.server, "force_exit", True)
             self.receiving(served.address)
             await self._work(grace)

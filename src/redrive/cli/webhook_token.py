@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
@@ -12,9 +13,12 @@ from redrive.cli.access import reason_option, visit
 from redrive.cli.output import MISSING, iso, say, write, write_json
 from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Shape
-from redrive.cli.webhook_access import command, show_rows, tokens_of
+from redrive.cli.webhook_access import command, endpoints_by_settings, show_rows
 from redrive.office.letters import check_reason
-from redrive.webhooks.tokens import ALL, Token
+from redrive.webhooks.tokens import ALL, Token, Tokens
+
+if TYPE_CHECKING:
+    from redrive.app import Redrive
 
 token = LazyGroup(
     "token",
@@ -63,6 +67,11 @@ In a pipe the columns are HUB STATE TOKEN ENDPOINTS SINCE SEEN, separated by tab
 """
 
 
+def _tokens() -> Callable[[Redrive], Tokens]:
+    endpoints = endpoints_by_settings()
+    return lambda app: Tokens(app, endpoints(app))
+
+
 def _object(token: Token) -> dict[str, Any]:
     times = {"created_at": iso(token.created_at), "revoked_at": iso(token.revoked_at)}
     return {"id": token.id, "name": token.name, "endpoints": list(token.endpoints), **times}
@@ -78,7 +87,8 @@ _FOR = click.option("--endpoint", "endpoints", metavar="ID", multiple=True, help
 
 @command("create", ABOUT_CREATE, click.argument("name", metavar="NAME"), _FOR)
 def create(*, name: str, endpoints: tuple[str, ...], as_json: bool, store: str) -> None:
-    made, text = visit(store, lambda app: tokens_of(app).create(name, endpoints or ALL), make=True, acts=True)
+    tokens = _tokens()
+    made, text = visit(store, lambda app: tokens(app).create(name, endpoints or ALL), make=True, acts=True)
     if as_json:
         write_json({**_object(made), "token": text})
         return
@@ -88,15 +98,16 @@ def create(*, name: str, endpoints: tuple[str, ...], as_json: bool, store: str) 
 
 @command("list", ABOUT_LIST, lists=True)
 def list_tokens(*, shape: Shape, store: str) -> None:
-    found = visit(store, lambda app: tokens_of(app).list())
+    tokens = _tokens()
+    found = visit(store, lambda app: tokens(app).list())
     header = "ID NAME ENDPOINTS CREATED REVOKED"
     show_rows(found, shape, header, _line, _object, key="id", none="no tokens", kind=Token)
 
 
 @command("revoke", ABOUT_REVOKE, click.argument("id", metavar="ID"), reason_option())
 def revoke(*, id: str, reason: str, as_json: bool, store: str) -> None:
-    why = check_reason(reason)
-    revoked = visit(store, lambda app: tokens_of(app).revoke(id, reason=why), acts=True)
+    why, tokens = check_reason(reason), _tokens()
+    revoked = visit(store, lambda app: tokens(app).revoke(id, reason=why), acts=True)
     if as_json:
         write_json(_object(revoked))
     else:

@@ -22,6 +22,7 @@ TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\
 class Protocol(HttpToolsProtocol):
     _in_head = True
     _overhead = 0
+    _refused = False
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
@@ -33,6 +34,8 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
         if self._in_head and self._deadline is None:
             self._enter(head=True, timed=True)
         self._overhead += len(data)
@@ -40,8 +43,9 @@ class Protocol(HttpToolsProtocol):
         try:
             self._feed(data)
         except (HttpParserError, HttpParserUpgrade):
-            self.send_400_response("Invalid HTTP request received.")
-        if self._overhead > HEAD_LIMIT:
+            if not self._refused:
+                self.send_400_response("Invalid HTTP request received.")
+        if self._overhead > HEAD_LIMIT and not self._refused:
             self._refuse()
 
     def _feed(self, data: bytes) -> None:
@@ -85,7 +89,11 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._overhead = head, 0
 
     def _refuse(self) -> None:
-        if not self.transport.is_closing():
-            if self._in_head and getattr(self.cycle, "response_complete", True):
-                self.transport.write(TOO_LARGE)
-            self.transport.close()
+        """Closed at once, a client that still sends would not read the answer either."""
+        self._refused = True
+        if self._in_head and getattr(self.cycle, "response_complete", True):
+            self.transport.write(TOO_LARGE)
+            self.transport.write_eof()
+            self._enter(head=True, timed=True)
+        else:
+            self.transport.abort()

@@ -71,5 +71,5 @@ def check_address(text: object, *, field: str) -> tuple[str, int]:
     )
     if found is None or int(found[2]) > 65_535:
         hint = "use HOST:PORT, such as 127.0.0.1:8080 or [::]:8080; port 0 takes any that is free"
-        raise ConfigError(f"{shown(text)} is not an address to listen on", field=field, hint=hint)
+        raise ConfigError(f"{redact_text(shown(text))} is not an address to listen on", field=field, hint=hint)
     return found[1].strip("[]"), int(found[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redrive.errors import BadSignature, WebhookError, WebhookFailed, WebhookRejected
+from redrive.errors import BadSignature, MissingExtra, WebhookError, WebhookFailed, WebhookRejected
 
 if TYPE_CHECKING:
     from redrive.net.signing import new_secret, sign, signed_headers, verify
@@ -36,12 +36,11 @@ else:
         try:
             return _find(name)
         except ModuleNotFoundError as error:
-            if error.name not in ("aiohttp", "starlette"):
+            missing = str(error.name).partition(".")[0]
+            if missing not in ("aiohttp", "starlette"):
                 raise
-            from redrive.errors import MissingExtra
-
             hint = "pip install 'redrive[webhooks]'"
-            raise MissingExtra(f"the package {error.name} is not installed", field="webhooks", hint=hint) from None
+            raise MissingExtra(f"the package {missing} is not installed", field="webhooks", hint=hint) from None
 
 
 __all__ = [

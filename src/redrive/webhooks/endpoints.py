@@ -131,7 +131,7 @@ class Endpoints:
             changed, secrets = self._with(given, secrets, options)
             self._check_url(changed)
             if changed.events and not secrets.signing:
-                hint = f"make one with endpoints.rotate_secret({id!r}); it is shown once"
+                hint = f"make one: endpoints.rotate_secret({id!r}), redrive webhook endpoint rotate-secret {id}"
                 raise ConfigError("the endpoint has no secret to sign events with", field="events", hint=hint)
             return self._sealed(replace(changed, updated_at=now), secrets)
 
@@ -378,7 +378,7 @@ class Endpoints:
         if endpoint.via == "direct":
             denied = "" if not _is_address(host) else self._guard.denies(host)
             if denied:
-                hint = "use a public address, or allow its network: Relay(allow=['10.0.0.0/8'])"
+                hint = "use a public address, or allow its network: Relay(allow=['10.0.0.0/8']), [webhooks] allow"
                 raise ConfigError(f"{host} is not public ({denied})", field="url", hint=hint)
 
     def _sealed(self, endpoint: Endpoint, secrets: Secrets) -> Endpoint:
