@@ -246,14 +246,11 @@ async def target(_config: dict[str, Any]) -> None:
 
 
 async def _serve(app: Any) -> None:
-    import uvicorn
+    from redrive.net.server import serving
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    say(port=server.servers[0].sockets[0].getsockname()[1])
-    await task
+    async with serving(app, "127.0.0.1", 0) as served:
+        say(port=int(served.address.rpartition(":")[2]))
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ async def refused(relay: Relay, header: str) -> str:
 
 async def test_a_token_is_checked_by_its_text(relay: Relay) -> None:
     token, text = await relay.tokens.create("home", ["shop", "shop"])
-    assert (token.name, token.endpoints, token.revoked_at) == ("home", ("shop",), None)
+    assert (token.name, token.scopes, token.revoked_at) == ("home", ("shop",), None)
     assert await relay.tokens.check(f"Bearer {text}") == token
     assert await relay.tokens.check(f" bearer   {text} ") == token
     assert await relay.tokens.list() == (token,)
@@ -55,7 +55,7 @@ async def test_the_text_is_not_stored(relay: Relay) -> None:
 
 @pytest.mark.parametrize(("given", "kept"), [(["*", "shop"], ("*",)), (["*"], ("*",))])
 async def test_a_token_for_all(relay: Relay, given: list[str], kept: tuple[str, ...]) -> None:
-    assert (await relay.tokens.create("home", given))[0].endpoints == kept
+    assert (await relay.tokens.create("home", given))[0].scopes == kept
 
 
 async def test_what_is_no_token_is_refused(relay: Relay) -> None:

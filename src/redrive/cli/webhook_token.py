@@ -15,7 +15,8 @@ from redrive.cli.root import LazyGroup
 from redrive.cli.tables import Shape
 from redrive.cli.webhook_access import command, endpoints_by_settings, show_rows
 from redrive.office.letters import check_reason
-from redrive.webhooks.tokens import ALL, Token, Tokens
+from redrive.office.tokens import Token
+from redrive.webhooks.tokens import ALL, Tokens
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -74,12 +75,12 @@ def _tokens() -> Callable[[Redrive], Tokens]:
 
 def _object(token: Token) -> dict[str, Any]:
     times = {"created_at": iso(token.created_at), "revoked_at": iso(token.revoked_at)}
-    return {"id": token.id, "name": token.name, "endpoints": list(token.endpoints), **times}
+    return {"id": token.id, "name": token.name, "endpoints": list(token.scopes), **times}
 
 
 def _line(token: Token) -> list[str]:
     times = [iso(token.created_at) or MISSING, iso(token.revoked_at) or MISSING]
-    return [token.id, token.name, ",".join(token.endpoints), *times]
+    return [token.id, token.name, ",".join(token.scopes), *times]
 
 
 _FOR = click.option("--endpoint", "endpoints", metavar="ID", multiple=True, help="May be repeated.  [default: all]")

@@ -8,13 +8,14 @@ from redrive.errors import BadSignature, MissingExtra, WebhookError, WebhookFail
 
 if TYPE_CHECKING:
     from redrive.net.signing import new_secret, sign, signed_headers, verify
+    from redrive.office.tokens import Token
     from redrive.webhooks.endpoints import Endpoints, EndpointStats, NewEndpoint
     from redrive.webhooks.hub import Hub
     from redrive.webhooks.hub_client import WebhookHub
     from redrive.webhooks.maintenance import Maintained, Notice
     from redrive.webhooks.model import Endpoint, Webhook, next_retry_delay, should_retry
     from redrive.webhooks.relay import Relay, WebhookPage, mark_old_webhooks_as_dead_letter
-    from redrive.webhooks.tokens import HubRefused, Token
+    from redrive.webhooks.tokens import HubRefused
 else:
     from redrive._late import names_of
 
@@ -28,7 +29,8 @@ else:
             "redrive.webhooks.model": "Endpoint Webhook next_retry_delay should_retry",
             "redrive.webhooks.relay": "Relay WebhookPage mark_old_webhooks_as_dead_letter",
             "redrive.net.signing": "new_secret sign signed_headers verify",
-            "redrive.webhooks.tokens": "HubRefused Token",
+            "redrive.office.tokens": "Token",
+            "redrive.webhooks.tokens": "HubRefused",
         },
     )
 

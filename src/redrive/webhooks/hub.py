@@ -35,9 +35,10 @@ from redrive.core.verbs import DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, StoreError
 from redrive.office.settings import check_name
+from redrive.office.tokens import Token
 from redrive.webhooks.delivery import BODY_LIMIT, POLICY, Request, Response
 from redrive.webhooks.model import FAMILIES, HUB, WEEK
-from redrive.webhooks.tokens import ALL, HubRefused, Token
+from redrive.webhooks.tokens import ALL, HubRefused
 
 logger = logging.getLogger("redrive.webhooks")
 
@@ -337,9 +338,9 @@ class Edge:
         for each in asked.endpoints:
             if each not in known:
                 raise HubRefused("ENDPOINT_NOT_FOUND", f"no endpoint {shown(each)}")
-            if (token.endpoints != ALL and each not in token.endpoints) or known[each].via != "hub":
+            if (token.scopes != ALL and each not in token.scopes) or known[each].via != "hub":
                 raise HubRefused("ENDPOINT_ACCESS_DENIED", f"the token does not serve {each}, or no hub does")
-        chosen = tuple(dict.fromkeys(asked.endpoints or token.endpoints))
+        chosen = tuple(dict.fromkeys(asked.endpoints or token.scopes))
         found = chosen if chosen == ALL else tuple([each for each in chosen if each in known])
         if not found:
             raise HubRefused("NO_ENDPOINTS", "no endpoint of the token exists")
