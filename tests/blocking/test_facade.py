@@ -8,7 +8,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 
@@ -262,7 +262,7 @@ def test_what_is_iterated_is_iterated_by_the_caller(app: Redrive) -> None:
 class FailingStore(MemoryStore):
     error: BaseException = TimeoutError("from inside")
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         raise self.error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import structs
 
@@ -275,7 +275,7 @@ class DriftsByTheRefused(Bent):
         self._extra += sum(answer.verdict is not Verdict.APPLIED for answer in settled.answers)
         return settled
 
-    async def tally(self, *, members: bool = True) -> Tally:
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
         tally = await super().tally(members=members)
         rows = tuple(structs.replace(row, done=row.done + self._extra) for row in tally.queues)
         return structs.replace(tally, queues=rows)

@@ -263,5 +263,5 @@ async def test_a_trash_without_end_is_refused() -> None:
     """No wire would carry it, so it is asked of a store itself."""
     store = await MemoryStore().open()
     with pytest.raises(ConfigError) as caught:
-        await store.configure("q", QueueChange(keep_trash=None))  # type: ignore[arg-type]
+        await store.configure("q", QueueChange(keep_trash=None))
     assert caught.value.field == "keep_trash"
