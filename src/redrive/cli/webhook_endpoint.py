@@ -107,7 +107,7 @@ TEXTS = {
     "timeout": ("DURATION", "For an answer.  [default: 30s]"),
     "retry": ("JSON", "A policy, as in '{\"max_attempts\": 10}'.  [default: 1s, 2s, 4s … 1h, until --max-age]"),
     "max_age": ("DURATION", "After which one that waits is given up.  [default: 7d]"),
-    "disable_after": ("DURATION", "Of failures alone the endpoint is disabled.  [default: 5d]"),
+    "disable_after": ("DURATION", "Of failures alone the endpoint is disabled.  [default: 14d]"),
 }
 LISTS = {
     "retry_on": ("--retry-on", "STATUS", "Tried again against the rule, as 404 or 4xx; may be repeated."),
