@@ -267,5 +267,18 @@ async def polling(kit: Kit, one: Raw) -> AsyncIterator[asyncio.Task[list[dict[st
     session.seen = -1
     task = asyncio.create_task(one.next())
     await kit.until(lambda: session.seen >= 0, "the poll has come")
-    yield task
-    await asyncio.gather(task, return_exceptions=True)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def patiently(kit: Kit, one: Raw) -> dict[str, Any]:
+    """The next delivery, polled for as a hub does, for two minutes."""
+    for _ in range(8):
+        async with polling(kit, one) as poll:
+            await kit.clock.tick("15s")
+            if found := await poll:
+                return found[0]
+    raise AssertionError("nothing was given")

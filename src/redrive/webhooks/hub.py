@@ -123,11 +123,11 @@ class Hub(Struct, frozen=True):
 
 
 class Waiting:
-    """A delivery that waits for its result; `sent` when the hub was given it."""
+    """A delivery that waits for its result. `until`: when its request is over in any case; None: not given yet."""
 
     def __init__(self, given: Given) -> None:
         self.given = given
-        self.sent = False
+        self.until: Millis | None = None
         self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
 
@@ -195,21 +195,21 @@ class Session:
 
     def _chosen(self, have: Collection[Number]) -> tuple[Given, ...]:
         found: list[Given] = []
-        size = 0
+        size, now = 0, self._clock.monotonic()
         for key, waiting in self._waiting.items():
             if key in have or waiting.answer.done():
                 continue
             size += len(waiting.given.request.body)
             if found and size > ANSWER:
                 break
-            waiting.sent = True
+            waiting.until = now + waiting.given.request.within
             found.append(waiting.given)
         return tuple(found)
 
     def result(self, result: Result) -> bool:
         self.seen = self._clock.monotonic()
         waiting = self._waiting.get((result.id, result.delivery))
-        if waiting is None or not waiting.sent or waiting.answer.done():
+        if waiting is None or waiting.until is None or waiting.answer.done():
             return False
         waiting.answer.set_result(result.response)
         return True
@@ -219,11 +219,13 @@ class Session:
         return self.worker.done() or self._clock.monotonic() - self.seen > STALE
 
     async def close(self) -> None:
+        """What the hub was given is not given to others while a request for it may be under way."""
         self._closed = True
         for waiting in self._waiting.values():
-            if waiting.sent and not waiting.answer.done():
+            if waiting.until is not None and not waiting.answer.done():
+                left = max(0, waiting.until - self._clock.monotonic()) / 1000
                 note = f"hub {self.name} is gone, and may have delivered it"
-                waiting.answer.set_exception(Snooze("0s", note=note))
+                waiting.answer.set_exception(Snooze(left, note=note))
         self.worker.cancel()  # after them, so that handlers end by that, and nothing more is leased
         await asyncio.wait({self.worker})
 

@@ -12,6 +12,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -31,6 +32,8 @@ from tests.support.simulation.world import Node, World
 
 HOOKS = 15
 BLOWS = 6
+CRASHES = 0.6
+"""Of the blows; the others are orders to stop."""
 LOST = 0.03
 """Of the messages of HTTP, each way."""
 REFUSED = 0.15
@@ -147,30 +150,69 @@ class SimulatedHttp:
         return HttpAnswer(status, {}, answer)
 
 
-class RelayNode(Node):
+class HookNode(Node):
+    """Killed, or told to stop: then it ends by itself."""
+
+    world: HookWorld
+    told: asyncio.Event
+
+    def start(self) -> None:
+        self.told = asyncio.Event()
+        super().start()
+
+    def stop(self) -> None:
+        self.world.note(self.process, "stops")
+        self.process.context.copy().run(self.told.set)
+
     async def work(self) -> None:
+        await self.serve(SimulatedClock(self.world.loop, self.process))
+        self.world.note(self.process, "ends")
+        self.process.kill()
+
+    async def serve(self, clock: SimulatedClock) -> None:
+        raise NotImplementedError
+
+    async def opened(self, clock: SimulatedClock) -> Relay:
         while True:
-            made = Relay(self.wire, clock=SimulatedClock(self.world.loop, self.process), log=False, actor=self.name)
             try:
-                await made.open()
-                return await self.serve(made)
+                return await Relay(self.wire, clock=clock, log=False, actor=self.name).open()
             except StoreError:
                 await self.world.sleep(500)
 
-    async def serve(self, made: Relay) -> None:
-        await made.run()
+
+class DeliveringNode(HookNode):
+    async def serve(self, clock: SimulatedClock) -> None:
+        made = await self.opened(clock)
+        run, told = asyncio.create_task(made.run()), asyncio.create_task(self.told.wait())
+        await asyncio.wait({run, told}, return_when=asyncio.FIRST_COMPLETED)
+        await made.stop()
+        with suppress(StoreError):  # at its very start
+            await run
 
 
-class EdgeNode(RelayNode):
+class HubNode(HookNode):
+    async def serve(self, clock: SimulatedClock) -> None:
+        made = WebhookHub(EDGE, self.world.token, name=self.name, clock=clock)
+        run = asyncio.create_task(made.run())
+        await self.told.wait()
+        made.stop()
+        await run
+
+
+class EdgeNode(HookNode):
     asgi: Starlette | None = None
 
     def start(self) -> None:
         self.asgi = None
         super().start()
 
-    async def serve(self, made: Relay) -> None:
-        self.asgi = Starlette(routes=list(Edge(made).routes()))
-        await self.world.loop.create_future()
+    async def serve(self, clock: SimulatedClock) -> None:
+        edge = Edge(await self.opened(clock))
+        app = Starlette(routes=list(edge.routes()))
+        async with edge.lifespan(app):
+            self.asgi = app
+            await self.told.wait()
+            self.asgi = None
 
     async def call(self, path: str, body: bytes, token: str) -> Reply:
         if self.asgi is None or self.process.dead:
@@ -196,14 +238,6 @@ class EdgeNode(RelayNode):
             answer.set_result((sent[0]["status"], b"".join(part.get("body", b"") for part in sent[1:])))
 
 
-class HubNode(Node):
-    world: HookWorld
-
-    async def work(self) -> None:
-        clock = SimulatedClock(self.world.loop, self.process)
-        await WebhookHub(EDGE, self.world.token, name=self.name, clock=clock).run()
-
-
 async def _play(world: HookWorld, options: dict[str, Any]) -> None:
     await world.memory.open()
     via: Via = "hub" if world.seed % 2 else "direct"
@@ -212,12 +246,12 @@ async def _play(world: HookWorld, options: dict[str, Any]) -> None:
     given = {"order": "block", **options}
     endpoint = (await outside.endpoints.create("https://target.example", id="shop", via=via, **given)).endpoint
     world.token = (await outside.tokens.create("hubs"))[1]
-    nodes: list[Node]
+    nodes: list[HookNode]
     if via == "hub":
         world.edge = EdgeNode(world, "edge")
         nodes = [world.edge, HubNode(world, "hub-1"), HubNode(world, "hub-2")]
     else:
-        nodes = [RelayNode(world, "worker-1"), RelayNode(world, "worker-2")]
+        nodes = [DeliveringNode(world, "worker-1"), DeliveringNode(world, "worker-2")]
     for node in nodes:
         node.start()
     supervisor = world.loop.start(world.loop.outside, _restart(world, nodes))
@@ -228,14 +262,14 @@ async def _play(world: HookWorld, options: dict[str, Any]) -> None:
         await world.sleep(world.dice.randrange(20_000))
         node = world.dice.choice(nodes)
         if node.running:
-            node.crash()
+            (node.crash if world.dice.random() < CRASHES else node.stop)()
     world.weather.stormy = False
     await _drain(world, outside)
     supervisor.cancel()
     await _check(world, outside)
 
 
-async def _restart(world: World, nodes: list[Node]) -> None:
+async def _restart(world: World, nodes: list[HookNode]) -> None:
     while True:
         await world.sleep(world.dice.randrange(200, 10_000))
         for node in nodes:
