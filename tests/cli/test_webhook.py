@@ -176,7 +176,7 @@ def test_tokens_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     listed = here(capsys, "webhook", "token", "list").out
     token, name, endpoints, _, revoked = listed.rstrip("\n").split("\t")
     assert (name, endpoints, revoked) == ("warehouse", "inside", "-")
-    assert text.rpartition("_")[2] not in listed + here(capsys, "webhook", "token", "list", "--json").out
+    assert text.split("_", 2)[2] not in listed + here(capsys, "webhook", "token", "list", "--json").out
     assert here(capsys, "webhook", "token", "revoke", token, "--reason", "lost").err == f"revoked {token}\n"
     assert json.loads(here(capsys, "webhook", "token", "list", "--json").out)[0]["revoked_at"] is not None
     assert here(capsys, "webhook", "hubs").out == ""
