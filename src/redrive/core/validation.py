@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from redrive.core import durations
@@ -14,6 +14,8 @@ from redrive.errors import ConfigError, InvalidParameterError
 
 LONGEST = durations.MAX // 1000
 """Seconds: a hundred years."""
+TEXT = 200
+"""Characters of a text for people."""
 Error = type[ConfigError] | type[InvalidParameterError]
 
 
@@ -140,3 +142,27 @@ def is_number(value: object) -> TypeGuard[float]:
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) < 1 << 63
     return isinstance(value, float) and not math.isnan(value)
+
+
+def check_text(value: object, field: str) -> str:
+    if not isinstance(value, str) or len(value) > TEXT or not value.isprintable():
+        hint = f"use at most {TEXT} printable characters"
+        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
+    return value
+
+
+def check_flag(value: object, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"must be True or False, got {shown(value)}", field=field, hint="use True or False")
+    return value
+
+
+def choice(*choices: str) -> Callable[[object, str], str]:
+    """The check of a parameter that must be one of these."""
+
+    def check(value: object, field: str) -> str:
+        if value not in choices:
+            raise ConfigError(f"must be one of {', '.join(choices)}, got {shown(value)}", field=field, hint="use one")
+        return str(value)
+
+    return check

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
 from redrive.core.quantity import shown
@@ -44,22 +43,6 @@ def check_token(token: object, *, field: str) -> str:
         hint = "use printable ASCII, or leave it out for none"
         raise ConfigError("it cannot be sent in a header", field=field, hint=hint)
     return token.strip()
-
-
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
-HEADER_SIZE = 4096
-
-
-def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
-    """Raises ConfigError that names the header, and not its value, which may be a secret."""
-    for name, value in headers:
-        if not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"{shown(name)} is not the name of a header", field=field, hint="use a name such as X-Team"
-            )
-        if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
-            hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
-            raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
 
 
 def check_address(text: object, *, field: str) -> tuple[str, int]:

@@ -22,10 +22,11 @@ from redrive.engine.evidence import as_delay
 from redrive.engine.signals import Dead, Snooze
 from redrive.errors import NotFound, PayloadUndecodable, StoreError, TargetDenied, WebhookFailed, WebhookRejected
 from redrive.net.http import HttpClient, HttpError, Unsendable
+from redrive.net.messages import in_ranges, passed_on
 from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
 from redrive.webhooks.endpoints import Endpoints
-from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of, in_ranges
+from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of
 
 logger = logging.getLogger("redrive.webhooks")
 
@@ -33,13 +34,7 @@ BODY_LIMIT = 65_536
 """Bytes of an answer that are read and kept."""
 RETRIED = ("408", "425", "429", "5xx")
 GONE = 410
-_HOP_BY_HOP = frozenset(
-    (
-        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
-        *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "expect"),
-        *("x-redrive-webhook-id", "x-redrive-attempt", "idempotency-key"),
-    )
-)
+OURS = ("X-Redrive-Webhook-Id", "X-Redrive-Attempt", "Idempotency-Key")
 
 
 class Request(Struct, frozen=True):
@@ -83,15 +78,11 @@ POLICY = Policy(
 
 def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tuple[str, ...], now: Millis) -> Request:
     """The headers that came with it, the endpoint's own, and ours: the id, which stays the same, and the attempt."""
-    named = {value.strip().lower() for name, value in envelope.headers if name.lower() == "connection"}
-    gone = _HOP_BY_HOP | {part.strip() for each in named for part in each.split(",")}
-    gone |= {name.lower() for name, _ in endpoint.headers}
-    headers = [pair for pair in envelope.headers if pair[0].lower() not in gone]
+    headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
     headers += endpoint.headers
-    headers += [("X-Redrive-Webhook-Id", item.id), ("X-Redrive-Attempt", str(item.attempt))]
-    headers.append(("Idempotency-Key", item.id))
+    headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
     if envelope.event_type and secrets:
         headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
     return Request(endpoint.url, tuple(headers), envelope.body, endpoint.timeout, envelope.query)

@@ -12,11 +12,11 @@ from redrive.core.durations import Duration
 from redrive.core.item import Millis
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
-from redrive.core.validation import check_count, check_str_list
+from redrive.core.validation import check_count, check_str_list, check_text, choice
 from redrive.errors import ConfigError
-from redrive.net.urls import check_headers
+from redrive.net.messages import check_headers, is_status_range
 from redrive.net.verification import Verification, check_verification
-from redrive.webhooks.model import Order, Pairs, is_status_range
+from redrive.webhooks.model import Order, Pairs
 
 _OURS = ("webhook-", "x-redrive-", "idempotency-key")
 _NOT_CUSTOM = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer")
@@ -63,28 +63,6 @@ def verification_of(
     own = (given,) if isinstance(given, str) else tuple(check_str_list(given, field="secret", hint="give texts"))
     whole = check_verification(provider, own, **options.get("verification", {}))
     return replace(whole, secrets=()), whole.secrets
-
-
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
-        hint = "use at most 200 printable characters"
-        raise ConfigError(f"{shown(value)} cannot be used", field=field, hint=hint)
-    return value
-
-
-def _choice(*choices: str) -> Callable[[object, str], str]:
-    def check(value: object, field: str) -> str:
-        if value not in choices:
-            raise ConfigError(f"must be one of {', '.join(choices)}, got {shown(value)}", field=field, hint="use one")
-        return str(value)
-
-    return check
-
-
-def _flag(value: object, field: str) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"must be True or False, got {shown(value)}", field=field, hint="use True or False")
-    return value
 
 
 def _time(value: Any, field: str) -> Millis:
@@ -145,20 +123,20 @@ def _patterns(value: Any, field: str) -> tuple[str, ...]:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "name": _text,
-    "bad_signature": _choice("flag", "refuse"),
-    "order": _choice(*get_args(Order)),
+    "name": check_text,
+    "bad_signature": choice("flag", "refuse"),
+    "order": choice(*get_args(Order)),
     "concurrency": lambda value, field: check_count(value, field=field, most=1_000, error=ConfigError),
     "rate": _rate,
     "timeout": _timeout,
     "retry": _retry,
     "max_age": _time,
-    "window": _choice("received", "first_attempt"),
+    "window": choice("received", "first_attempt"),
     "retry_on": _statuses,
     "fail_on": _statuses,
     "headers": _headers,
     "events": _patterns,
-    "breaker": _flag,
+    "breaker": check_flag,
     "disable_after": _limit,
 }
 _KNOWN = (*_CHECKS, *sorted(VERIFYING))

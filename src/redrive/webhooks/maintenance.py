@@ -18,6 +18,9 @@ from redrive.core.states import State
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import retry_unknown
 from redrive.errors import NotFound
+from redrive.observe.alerts.channels import send
+from redrive.observe.alerts.model import Channel, Message
+from redrive.observe.alerts.model import Notice as Alert
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import AGED, DAY, FAMILIES, NEVER, STATUSES, WEEK, Endpoint, endpoint_id, status_of
 
@@ -40,7 +43,8 @@ class Notice(Struct, frozen=True):
     received_at: str
 
 
-Notify = Callable[[Notice], object]
+Notify = Callable[[Notice], object] | Channel
+"""A function, or a channel of alerts such as slack(url)."""
 
 
 class Maintained(Struct, frozen=True):
@@ -94,8 +98,12 @@ class Notices:
             return None  # it was sent again meanwhile
         if item.letter is None:  # the notice is written before the webhook has ended
             raise Snooze("5s" if item.state is State.LEASED else "1m", note="the webhook has not ended")
-        text, received = item.letter.failure.text, instant_text(item.enqueued_at)
-        return self._notify(Notice(item.id, endpoint_id(item.queue), status_of(item), text, received))
+        text, received, endpoint = item.letter.failure.text, instant_text(item.enqueued_at), endpoint_id(item.queue)
+        if not isinstance(self._notify, Channel):
+            return self._notify(Notice(item.id, endpoint, status_of(item), text, received))
+        died, said = item.letter.died_at, f"webhook {item.id} of {endpoint}: {text}"
+        told = Alert("firing", item.id, status_of(item), endpoint, "error", said, (item.queue,), item.enqueued_at, died)
+        return await send(self._notify, Message(_id(item), died, (told,)))
 
 
 def _id(item: Item) -> str:

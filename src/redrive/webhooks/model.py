@@ -5,10 +5,9 @@ A webhook is an item of its endpoint's queue; its payload is an Envelope. An end
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -210,16 +209,3 @@ def should_retry(webhook: Webhook, now: datetime | None = None) -> bool:
     """Whether it is pending and due. The store keeps the due time; this only compares it."""
     due = webhook.next_attempt_at
     return webhook.status == "pending" and due is not None and due <= (datetime.now(UTC) if now is None else now)
-
-
-_RANGE = re.compile(r"[1-5](xx|[0-9]{2})")
-
-
-def is_status_range(text: Any) -> bool:
-    """A status such as "404", or a class such as "5xx"."""
-    return isinstance(text, str) and _RANGE.fullmatch(text) is not None
-
-
-def in_ranges(status: int, ranges: Iterable[str]) -> bool:
-    text = str(status)
-    return any(each in (text, f"{text[0]}xx") for each in ranges)

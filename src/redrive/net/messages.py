@@ -1,0 +1,53 @@
+"""Parts of HTTP messages: headers that may be sent or passed on, and ranges of statuses. Needs no HTTP client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from redrive.core.quantity import shown
+from redrive.errors import ConfigError
+
+HOP_BY_HOP = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer"),
+        *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "expect"),
+    )
+)
+"""Headers, in lower case, that are about one connection: they are not passed on."""
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+HEADER_SIZE = 4096
+
+
+def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
+    """Raises ConfigError that names the header, and not its value, which may be a secret."""
+    for name, value in headers:
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{shown(name)} is not the name of a header", field=field, hint="use a name such as X-Team"
+            )
+        if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
+            hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
+            raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
+
+
+def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The headers of a request that are sent with the next one: not those of a connection, nor `without`."""
+    pairs = list(headers)
+    listed = ",".join(value for name, value in pairs if name.lower() == "connection").lower().split(",")
+    gone = HOP_BY_HOP | {each.strip() for each in listed} | {each.lower() for each in without}
+    return [pair for pair in pairs if pair[0].lower() not in gone]
+
+
+_RANGE = re.compile(r"[1-5](xx|[0-9]{2})")
+
+
+def is_status_range(text: Any) -> bool:
+    """A status such as "404", or a class such as "5xx"."""
+    return isinstance(text, str) and _RANGE.fullmatch(text) is not None
+
+
+def in_ranges(status: int, ranges: Iterable[str]) -> bool:
+    text = str(status)
+    return any(each in (text, f"{text[0]}xx") for each in ranges)
