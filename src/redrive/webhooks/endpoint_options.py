@@ -12,7 +12,7 @@ from redrive.core.durations import Duration
 from redrive.core.item import Millis
 from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
-from redrive.core.validation import check_count, check_str_list, check_text, choice
+from redrive.core.validation import check_count, check_flag, check_str_list, check_text, choice
 from redrive.errors import ConfigError
 from redrive.net.messages import check_headers, is_status_range
 from redrive.net.verification import Verification, check_verification
