@@ -16,7 +16,7 @@ from redrive.core.acts import (
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Failure, Item, NewItem, Terms
 from redrive.core.select import EVERYTHING, Match
-from redrive.core.verbs import (
+from redrive.core.verbs import TRASH_KEPT, (
     LeaseRequest,
     QueueChange,
     Settlement,
@@ -259,9 +259,9 @@ async def test_threads_do_not_get_in_each_others_way(blockbuster: BlockBuster) -
     assert sorted(taken) == sorted(item.id for item in items(400))
 
 
-async def test_a_trash_without_end_is_refused() -> None:
-    """No wire would carry it, so it is asked of a store itself."""
+async def test_no_trash_is_without_end() -> None:
+    """None gives the time of a new queue."""
     store = await MemoryStore().open()
-    with pytest.raises(ConfigError) as caught:
-        await store.configure("q", QueueChange(keep_trash=None))
-    assert caught.value.field == "keep_trash"
+    await store.configure("q", QueueChange(keep_trash=1))
+    await store.configure("q", QueueChange(keep_trash=None))
+    assert (await store.settings("q")).keep_trash == TRASH_KEPT

@@ -76,7 +76,7 @@ class Reaper:
 
     async def bring_back(self, items: tuple[Item, ...]) -> None:
         whys = await deaths.whys(self._store, {item.worker for item in items})
-        await self._policies.settings.read({item.queue for item in items})
+        await self._policies.settings.read(dict.fromkeys(item.queue for item in items))
         settlements = [self.verdict(item, whys.get(item.worker or "")) for item in items]
         settled = await self._retry(lambda: self._store.settle(settlements))
         if not self._events:
