@@ -16,7 +16,8 @@ from redrive.core.acts import (
 from redrive.core.decide import Charge, ToDead, ToDone, ToReady
 from redrive.core.item import Dedupe, Failure, Item, NewItem, Terms
 from redrive.core.select import EVERYTHING, Match
-from redrive.core.verbs import TRASH_KEPT, (
+from redrive.core.verbs import (
+    TRASH_KEPT,
     LeaseRequest,
     QueueChange,
     Settlement,
