@@ -263,10 +263,10 @@ async def test_a_hub_that_connects_again_takes_the_place_of_its_last_session(kit
         old = one.session
         (had,) = await one.next()
         await one.connect("h")
+        assert [session.name for session in kit.edge.sessions.values()] == ["h"]
         given = await patiently(kit, one)
         assert kit.clock.monotonic() >= 30_000, "its request may be under way"
         assert (given["id"], given["delivery"]) == (had["id"], had["delivery"] + 1)
-        assert [session.name for session in kit.edge.sessions.values()] == ["h"]
         assert (await one.call("next", {"session": old}))[1]["code"] == "SESSION_UNKNOWN"
         await one.result(given)
         await kit.ended(hook)
@@ -292,6 +292,15 @@ async def test_hubs_are_shown(kit: Kit) -> None:
         ("b", ("*",), True),
     ]
     assert [each.seen_at - each.connected_at for each in shown] == [65_000, 0, 50_000]
+
+
+async def test_a_hub_of_an_edge_that_was_killed_is_not_connected(kit: Kit) -> None:
+    async with raw(kit, await kit.token()) as one:
+        await one.connect()
+        kit.clock.advance("60s")
+        assert [each.connected for each in await kit.relay.hubs()] == [True]
+        kit.clock.advance(1)
+        assert [each.connected for each in await kit.relay.hubs()] == [False]
 
 
 async def test_hubs_are_forgotten_after_a_week(kit: Kit) -> None:

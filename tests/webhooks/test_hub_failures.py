@@ -131,8 +131,8 @@ async def test_an_outage_of_the_store_disconnects_nobody(shop: Target) -> None:
         kit = Kit(relay, clock)
         async with kit.serve():
             await kit.endpoint(shop.url)
-            async with hub(kit, await kit.token()):
-                await kit.until(lambda: bool(kit.edge.sessions), "it is connected")
+            async with hub(kit, await kit.token()) as made:
+                await kit.until(lambda: bool(made._session), "it is connected")  # noqa: SLF001 - there is no event
                 sessions = list(kit.edge.sessions)
                 for verb in ("document", "documents", "write_documents", "lease", "settle", "extend", "reclaim"):
                     store.fail(verb)

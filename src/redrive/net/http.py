@@ -233,6 +233,8 @@ class HttpClient:
             async for part in response.content.iter_any():
                 parts.append(part)
                 size += len(part)
+                if size <= limit and enough is None:  # to join them each time would take long
+                    continue
                 answer = HttpAnswer(response.status, response.headers, b"".join(parts)[:limit], key, size <= limit)
                 if size > limit or (enough is not None and enough(answer)):
                     response.close()

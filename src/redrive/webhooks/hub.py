@@ -283,7 +283,7 @@ class Edge:
     async def _disconnect(self, *sessions: Session) -> None:
         ours = [session for session in sessions if self.sessions.pop(session.id, None) is not None]
         await asyncio.gather(*(session.close() for session in ours))
-        with suppress(StoreError):  # it is only shown
+        with suppress(StoreError):  # as in _connect
             await self._note(ours, connected=False)
         for session in ours:
             logger.info("hub %s is disconnected", session.name)
@@ -331,8 +331,9 @@ class Edge:
         self.sessions[session.id] = session
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
-        await self._note([session], connected=True)
-        await self._forget_old()
+        with suppress(StoreError):  # it is only shown
+            await self._note([session], connected=True)
+            await self._forget_old()
         return Connected(session.id, endpoints)
 
     async def _endpoints(self, asked: Connect, token: Token) -> tuple[str, ...]:

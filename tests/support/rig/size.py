@@ -173,3 +173,18 @@ LOOP_KILLS = {
 
 OUTAGES = {Size.SHORT: 6.0, Size.FULL: 60.0}
 """M-36: seconds for which the server of loops is away."""
+
+
+@dataclass(frozen=True)
+class HookKills:
+    """Webhooks of an ordered endpoint, and processes killed while they are delivered. `limit` in seconds."""
+
+    hooks: int
+    kills: int
+    limit: float
+
+
+HOOK_KILLS = {
+    Size.SHORT: HookKills(hooks=2_000, kills=10, limit=200),
+    Size.FULL: HookKills(hooks=10_000, kills=200, limit=3_000),
+}
