@@ -205,19 +205,19 @@ class Relay:
             if any(fnmatchcase(event_type, pattern) for pattern in endpoint.events)
         ]
         envelope = Envelope(body, event_type=event_type).encode()
-        items = [_new_item(f"{event}_{endpoint.id}", endpoint, envelope) for endpoint in chosen]
+        return await self._put([_new_item(f"{event}_{endpoint.id}", endpoint, envelope) for endpoint in chosen])
+
+    async def _put(self, items: list[NewItem]) -> list[str]:
         if items:
-            await retry_unknown(lambda: parts.store.put(items), clock=parts.clock)
+            await retry_unknown(lambda: store_of(self.app).put(items), clock=clock_of(self.app))
         return [item.id for item in items]
 
     async def send_test(self, endpoint_id: str) -> str:
         """Put a test event for one endpoint, whatever it subscribes to. Gives the id of the webhook."""
         endpoint = await self.endpoints.get(endpoint_id)
         body = codec.dump_payload({"type": "redrive.test", "data": {"endpoint": endpoint.id}}, limit=HEAD)
-        item = _new_item(new_id(), endpoint, Envelope(body, event_type="redrive.test").encode())
-        store = store_of(self.app)
-        await retry_unknown(lambda: store.put([item]), clock=clock_of(self.app))
-        return item.id
+        (put,) = await self._put([_new_item(new_id(), endpoint, Envelope(body, event_type="redrive.test").encode())])
+        return put
 
     async def receive(self, endpoint: Endpoint, envelope: Envelope, *, delivery_id: str = "") -> ItemId:
         """Store a webhook that came in. With the provider's own id, a repeat within a day adds nothing."""
