@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -133,5 +132,4 @@ def _headers(request: Request) -> Pairs:
 async def _refused(_: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
-    body: dict[str, Any] = {"error": error.detail}
-    return JSONResponse(body, error.status_code, error.headers)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
