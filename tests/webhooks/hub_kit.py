@@ -155,7 +155,7 @@ class Kit:
 
         await eventually(check, limit=LIMIT, what=f"{id} has failed", poll=0.002)
 
-    async def until(self, check: Callable[[], bool], what: str) -> None:
+    async def until(self, check: Callable[[], bool | Awaitable[bool]], what: str) -> None:
         await eventually(check, limit=LIMIT, what=what, poll=0.001)
 
     async def free(self, id: str) -> None:

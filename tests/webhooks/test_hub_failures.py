@@ -8,6 +8,7 @@ import logging
 import pytest
 from msgspec import structs
 
+from redrive.stores.clock import SystemClock
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
@@ -63,7 +64,7 @@ async def test_an_edge_that_restarts_gets_the_result_of_what_is_under_way(kit: K
         await kit.clock.tick("5s")
         await kit.until(lambda: bool(kit.edge.sessions), "it is connected again")
         (session,) = kit.edge.sessions.values()
-        await kit.clock.tick("24s")
+        await kit.clock.tick("34s")
         assert not session._waiting, "others do not get it while it may be under way"  # noqa: SLF001 - what waits
         await kit.clock.tick("5s")
         await kit.until(lambda: bool(session._waiting), "leased")  # noqa: SLF001 - as above
@@ -113,15 +114,35 @@ async def test_a_result_counts_for_the_same_turn_only(
     await made._guarded.open()  # noqa: SLF001 - as `run` does
     request = Request(shop.url, (("X-Redrive-Webhook-Id", "a"),), b"{}", 30_000)
     given = Given("a", 1, "shop", 1, "0.0", request)
-    made._begin(given)  # noqa: SLF001 - as when it was given
+    end = SystemClock().monotonic() + 30_000
+    made._begin(given, end)  # noqa: SLF001 - as when it was given
     await shop.got(1)
-    made._begin(structs.replace(given, delivery=3, turn=turn))  # noqa: SLF001 - as above
+    made._begin(structs.replace(given, delivery=3, turn=turn), end)  # noqa: SLF001 - as above
     await shop.got(sent)
     door.opened.set()
     await ended.wait()
     await made._guarded.close()  # noqa: SLF001 - as above
     assert told == [("a", 3)]
     assert len(shop.seen) == sent
+
+
+async def test_a_delivery_that_took_too_long_to_the_hub_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch, shop: Target
+) -> None:
+    """The edge may have given it to another hub by then."""
+    made, told, ended = WebhookHub("http://127.0.0.1:1", "t", name="h", allow=[LOOPBACK]), [], asyncio.Event()
+
+    async def call(_hub: WebhookHub, _path: str, body: Result, _type: object) -> Accepted:
+        told.append(body.response)
+        ended.set()
+        return Accepted(True)
+
+    monkeypatch.setattr(WebhookHub, "_call", call)
+    given = Given("a", 1, "shop", 1, "0.0", Request(shop.url, (), b"{}", 30_000))
+    made._begin(given, SystemClock().monotonic())  # noqa: SLF001 - as when it was given
+    await ended.wait()
+    assert [(each.status, each.error) for each in told] == [(0, "it took too long to hub h, and was not sent")]
+    assert not shop.seen
 
 
 async def test_an_outage_of_the_store_disconnects_nobody(shop: Target) -> None:

@@ -148,7 +148,7 @@ async def test_a_token_that_is_revoked_ends_its_hubs_at_once(kit: Kit, shop: Tar
     assert caught.value.code == "TOKEN_REVOKED"
     door.opened.set()
     async with hub(kit, other):
-        await kit.clock.tick("30s")
+        await kit.clock.tick("40s")
         await kit.ended(hook)
     assert shop.ids == [hook, hook]
 

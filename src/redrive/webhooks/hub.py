@@ -1,7 +1,7 @@
 """The edge's side of hubs: each connected hub is a worker here, whose requests are sent by the hub.
 
     POST /hub/connect  {hub, endpoints, concurrency}     -> {session, endpoints}
-    POST /hub/next     {session, have}                   -> {deliveries}, within some seconds
+    POST /hub/next     {session, have}                   -> {deliveries, held}, within some seconds
     POST /hub/result   {session, id, delivery, response} -> {accepted}
     POST /hub/close    {session}
 
@@ -46,7 +46,10 @@ KIND = "webhook.hub"
 POLL: Millis = 15_000
 """The longest answer to /hub/next; a hub asks again at once, which is its heartbeat."""
 STALE: Millis = 60_000
-LEASE: Millis = 60_000
+LEASE: Millis = 90_000
+"""A third of it may be over when a delivery is given; what is left outlasts the request, should the edge crash."""
+TRAVEL: Millis = 10_000
+"""What a delivery may take to its hub; the time of a later one is cut, so that the edge knows when it is over."""
 GRACE = "30s"
 """For what hubs have when the app is told to stop: they may still report."""
 MOST = 100
@@ -95,7 +98,10 @@ class Given(Struct, frozen=True):
 
 
 class Deliveries(Struct, frozen=True):
+    """`held`: how long the edge had the question. From when it was asked and this, a hub knows the end of a request."""
+
     deliveries: tuple[Given, ...] = ()
+    held: Millis = 0
 
 
 class Result(Struct, frozen=True):
@@ -182,15 +188,15 @@ class Session:
 
     async def next(self, have: Collection[Number]) -> Deliveries:
         self.seen = self._clock.monotonic()
-        end = self.seen + POLL
+        began = self.seen
         while not self.worker.done():
             self._more.clear()
             found, now = self._chosen(frozenset(have)), self._clock.monotonic()
             if found:
                 self.seen = now
-            if found or now >= end:
-                return Deliveries(found)
-            await self._clock.wait(self._more, end - now)
+            if found or now >= began + POLL:
+                return Deliveries(found, now - began)
+            await self._clock.wait(self._more, began + POLL - now)
         raise HubRefused("SESSION_UNKNOWN", "connect again")
 
     def _chosen(self, have: Collection[Number]) -> tuple[Given, ...]:
@@ -202,7 +208,7 @@ class Session:
             size += len(waiting.given.request.body)
             if found and size > ANSWER:
                 break
-            waiting.until = now + waiting.given.request.within
+            waiting.until = now + waiting.given.request.within + TRAVEL
             found.append(waiting.given)
         return tuple(found)
 

@@ -20,15 +20,16 @@ from redrive.net.http import HttpClient, HttpError
 from redrive.net.urls import check_http_url, check_token
 from redrive.office.settings import check_name
 from redrive.stores.clock import Clock, SystemClock
-from redrive.webhooks.delivery import Request, Response, sent
-from redrive.webhooks.hub import LARGEST, MOST, POLL, Accepted, Connect, Connected, Deliveries, Given, Next, Result
+from redrive.webhooks import hub
+from redrive.webhooks.delivery import Response, sent
+from redrive.webhooks.hub import MOST, POLL, TRAVEL, Accepted, Connect, Connected, Deliveries, Given, Next, Result
 from redrive.webhooks.tokens import PERMANENT, HubRefused
 
 logger = logging.getLogger("redrive.webhooks")
 T = TypeVar("T")
 
 CALL: Millis = 30_000
-ANSWERS = 2 * LARGEST
+ANSWERS = 2 * hub.LARGEST
 """Bytes of an answer of the edge, in which bodies are base64."""
 FIRST, LONGEST = 1_000, 60_000
 """The pauses between tries, each twice the one before; after a stable minute from the first one on."""
@@ -46,13 +47,16 @@ class EdgeUnreachable(Exception):
 
 
 class Work:
-    """A webhook in hand. `again` is set when it was given again, under another number or in another session."""
+    """A webhook in hand. `again` is set when it was given again, under another number or in another session. `end`:
+    after it the edge may give the webhook to another hub.
+    """
 
     task: asyncio.Task[None]
 
-    def __init__(self, session: str, given: Given) -> None:
+    def __init__(self, session: str, given: Given, end: Millis) -> None:
         self.session = session
         self.given = given
+        self.end = end
         self.again = asyncio.Event()
 
 
@@ -149,11 +153,12 @@ class WebhookHub:
         while True:
             have = [work.given for work in self._works.values() if work.session == self._session]
             asked_next = Next(self._session, tuple([(given.id, given.delivery) for given in have]))
+            asked_at = self._clock.monotonic()
             answer = await self._call("next", asked_next, Deliveries, within=POLL + CALL)
             for given in answer.deliveries:
-                self._begin(given)
+                self._begin(given, asked_at + answer.held + given.request.within + TRAVEL)
 
-    def _begin(self, given: Given) -> None:
+    def _begin(self, given: Given, end: Millis) -> None:
         """One request at a time for each webhook. What was given back while it was under way, as by an edge that was
         restarted, goes on under its new number.
         """
@@ -164,14 +169,14 @@ class WebhookHub:
             return
         if work is not None:
             work.task.cancel()  # another hub has had it since
-        self._works[given.id] = work = Work(self._session, given)
+        self._works[given.id] = work = Work(self._session, given, end)
         work.task = asyncio.create_task(self._forward(work))
 
     async def _forward(self, work: Work) -> None:
         given = work.given
         try:
             try:
-                response = await self._send(given)
+                response = await self._send(given, work.end - self._clock.monotonic())
             except Exception as error:  # noqa: BLE001 - the edge must know, or the webhook is sent again and again
                 response = Response(error=f"hub {self._name}: {type(error).__name__}: {error}")
             logger.info("webhook %s attempt %d: %s", given.id, given.attempt, response.said)
@@ -181,11 +186,14 @@ class WebhookHub:
             if self._works.get(given.id) is work:
                 del self._works[given.id]
 
-    async def _send(self, given: Given) -> Response:
+    async def _send(self, given: Given, left: Millis) -> Response:
         own = self._destinations.get(given.endpoint)
-        request: Request = given.request if own is None else replace(given.request, url=own)
-        if not request.url:
+        url, within = own or given.request.url, min(left, given.request.within)
+        if not url:
             return Response(error=f"hub {self._name} has no destination for endpoint {given.endpoint}")
+        if within <= 0:
+            return Response(error=f"it took too long to hub {self._name}, and was not sent")
+        request = replace(given.request, url=url, within=within)
         return await sent(self._guarded if own is None else self._own, request)
 
     async def _report(self, work: Work, response: Response) -> None:
