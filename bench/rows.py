@@ -265,6 +265,7 @@ _GROWTH: dict[str, Row] = {
     "list-filtered": office.list_filtered,
     "export": office.export,
     "flat-memory": growth.memory,
+    "webhook-head": webhooks.head,
 }
 USUAL: dict[str, dict[str, Row]] = {
     "sqlite": _EVERYWHERE | _SQLITE | _LATER,
@@ -289,7 +290,6 @@ FEATURES: dict[str, Row] = {
     "webhook-ingest": webhooks.ingest,
     "webhook-deliver": webhooks.deliver,
     "webhook-neighbour": webhooks.neighbour,
-    "webhook-head": webhooks.head,
     "mailbox-cycle": mailboxes.cycle,
     "mailbox-threads": mailboxes.threads,
     "mailbox-wake": mailboxes.wake,
