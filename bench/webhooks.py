@@ -10,6 +10,7 @@ import json
 import sqlite3
 import statistics
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -37,14 +38,16 @@ IN_ORDER = 3.0
 def ingest(lab: Lab) -> list[Reading]:
     """At the same durability: every answer waits for a commit that is on the disk."""
     if lab.engine.name == "sqlite":
-        with Child("bare", lab.scratch, {"path": str(lab.scratch / "bare.db")}, module="bench.webhooks") as server:
+        path = Path(tempfile.mkdtemp(dir=lab.scratch)) / "bare.db"
+        with Child("bare", lab.scratch, {"path": str(path)}, module="bench.webhooks") as server:
             bare = asyncio.run(_post(f"http://127.0.0.1:{server.line(START)['port']}/h/bench"))
     else:
         bare = None
     with Child("ours", lab.scratch, {"url": lab.engine.empty("ingest")}, module="bench.webhooks") as server:
         ours = asyncio.run(_post(f"http://127.0.0.1:{server.line(START)['port']}/h/bench"))
     against = "bare Starlette, one SQLite row each, batched"
-    return [Reading(f"webhook ingest, {AT_ONCE} at once", ours, "/s", against if bare else "", bare, at_least=0.5)]
+    at_least = 0.5 if bare else None
+    return [Reading(f"webhook ingest, {AT_ONCE} at once", ours, "/s", against if bare else "", bare, at_least=at_least)]
 
 
 def deliver(lab: Lab) -> list[Reading]:

@@ -133,8 +133,8 @@ class Slots:
         return lost
 
     def _add(self, item: Item, now: Millis) -> Run:
-        handler = handler_of(self.handlers, item.queue)
-        run = Run(item, handler.for_kind(item.kind), now)
+        handler = self.handlers.get(item.queue) or handler_of(self.handlers, item.queue)
+        run = Run(item, handler.for_kind(item.kind) if handler.others else handler, now)
         self._used[handler.queue] += 1
         self._leased[handler.queue] += 1
         self._retrying[handler.queue] += run.again

@@ -37,7 +37,8 @@ begin
         insert into {schema}.cause (cause, queue, route, n)
         select g.cause, g.queue, g.route, sum(g.n) from gone g group by g.cause, g.queue, g.route having sum(g.n) <> 0;
     end if;
-    if (select count(*) from {schema}.unnumbered) >= 100 then
+    -- Until so many wait for a number, or a reader asks, they cost what made them letters nothing more.
+    if (select count(*) from {schema}.unnumbered) >= 10000 then
         perform {schema}.number_changes();
     end if;
     -- Limit keys of which nothing runs any more. A lease or a settle that has one in its hands makes it anew.
