@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -56,8 +57,11 @@ def _by_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _reads_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    def merged(ranks: Sequence[Any], limit: int, read: Callable[[Any, int], Sequence[Any]]) -> list[Any]:
-        return sorted([row for rank in ranks for row in read(rank, limit // len(ranks) + lanes.SPARE)])[:limit]
+    def merged(
+        ranks: Sequence[Any], limit: int, read: Callable[[Any, int], Sequence[Any]], key: Any = itemgetter(0, 1)
+    ) -> list[Any]:
+        rows = [row for rank in ranks for row in read(rank, limit // len(ranks) + lanes.SPARE)]
+        return sorted(rows, key=key)[:limit]
 
     monkeypatch.setattr(lanes, "merged", merged)
 

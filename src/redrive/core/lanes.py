@@ -11,7 +11,8 @@ puts those of one level together again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from redrive.core.item import Item, Priority
 
@@ -86,8 +87,13 @@ def by_level(ranks: Iterable[Rank]) -> dict[int, list[Rank]]:
     return found
 
 
-def merged(ranks: Sequence[Rank], limit: int, read: Callable[[Rank, int], Sequence[Row]]) -> list[Row]:
-    """The first `limit` of several kinds, each read in due order as rows that begin with (due, seq).
+def merged(
+    ranks: Sequence[Rank],
+    limit: int,
+    read: Callable[[Rank, int], Sequence[Row]],
+    key: Callable[[Row], Any] = itemgetter(0, 1),
+) -> list[Row]:
+    """The first `limit` of several kinds, each read in due order; `key` gives (due, seq) of a row.
 
     A share of each is read first, and more only of those that had no more than that among the first: ten kinds cost
     about what one costs.
@@ -98,11 +104,11 @@ def merged(ranks: Sequence[Rank], limit: int, read: Callable[[Rank, int], Sequen
     found = {rank: read(rank, share) for rank in ranks}
     whole = set(ranks) if share == limit else set()
     while True:
-        rows = sorted([row for part in found.values() for row in part])[:limit]
+        rows = sorted([row for part in found.values() for row in part], key=key)[:limit]
         short = [
             rank
             for rank, part in found.items()
-            if rank not in whole and len(part) == share and (len(rows) < limit or part[-1] <= rows[-1])
+            if rank not in whole and len(part) == share and (len(rows) < limit or key(part[-1]) <= key(rows[-1]))
         ]
         if not short:
             return rows

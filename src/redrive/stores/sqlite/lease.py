@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from redrive.stores.packing import fault
 from redrive.stores.sqlite import families, limits, opening, slots
 from redrive.stores.sqlite.limits import Room
 from redrive.stores.sqlite.memo import BoundMemo
-from redrive.stores.sqlite.rows import BODY, CRC, PACKING, SEQ, TIES, Row, judged_item, leased_item
+from redrive.stores.sqlite.rows import BODY, CRC, DUE, PACKING, SEQ, TIES, Row, judged_item, leased_item
 from redrive.stores.sqlite.settle import settle
 from redrive.stores.sqlite.tied import BINDING, leased, numbers
 from redrive.stores.sqlite.tx import Tx
@@ -35,6 +36,7 @@ MOST_ASIDE = 1_000
 """So many are set aside in one call: it ends, however many of one limit key wait."""
 
 _PLAIN: Rank = ("", 0)
+_TURN = itemgetter(DUE, SEQ)
 _Waiting = tuple[int, int, str | None]
 """(due, seq, limit key) of a due item."""
 
@@ -49,9 +51,9 @@ class _Lane(NamedTuple):
     running: int
 
     @property
-    def is_alike(self) -> bool:
-        """All that may be given is of one kind and was never tried: there is nothing to choose."""
-        return len(self.plain) == 1 and self.plain[0][1] == 0
+    def is_untried(self) -> bool:
+        """Of all that may be given nothing was tried before or has a priority: the time alone decides."""
+        return all(level == 0 for _, level in self.plain)
 
     def room(self, tx: Tx) -> Room:
         limit, name = self.want.limit, family_of(self.want.queue)
@@ -208,9 +210,11 @@ class _Giving:
     def _plain(self, lane: _Lane) -> list[Item]:
         if not lane.plain:
             return []
-        tx, want, room = self._tx, lane.want, lane.room(self._tx)
-        if lane.is_alike and (lane.settings is None or lane.settings.max_per_key is None):
-            rows = tx.execute(_SQL["pick"], (want.queue, *lane.plain[0], tx.now, room.limit)).fetchall()
+        want, room = lane.want, lane.room(self._tx)
+        if lane.is_untried and (lane.settings is None or lane.settings.max_per_key is None):
+            rows = lanes.merged(
+                lane.plain, room.limit, lambda rank, most: self._whole_rows(want.queue, rank, most), _TURN
+            )
             self._spend(lane, len(rows), 0)
             return self._hand_over(rows, want, alone=False)
         items: list[Item] = []
@@ -227,6 +231,10 @@ class _Giving:
                 break
         self._spend(lane, given - retries, retries)
         return items
+
+    def _whole_rows(self, queue: str, rank: Rank, most: int) -> list[Row]:
+        """The first due of a kind and level, with all that is given."""
+        return self._tx.execute(_SQL["pick"], (queue, *rank, self._tx.now, most)).fetchall()
 
     def _choose(self, lane: _Lane, room: Room, given: int, retries: int) -> list[tuple[int, _Waiting]]:
         """With their levels, in the order in which they are to be given."""

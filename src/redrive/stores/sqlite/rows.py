@@ -24,7 +24,7 @@ _TAGS = load("sqlite", "tags")
 
 Row = tuple[Any, ...]
 
-BODY, SEQ, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, KIND, RELEASE = 2, 3, 13, 14, 15, 16, 17, 18, 22, 23
+BODY, SEQ, DUE, CRC, PACKING, TIES, PRIORITY, TERMS, GAP, KIND, RELEASE = 2, 3, 5, 13, 14, 15, 16, 17, 18, 22, 23
 """Where lease.pick has them."""
 
 STATES = {str(state): state for state in State}

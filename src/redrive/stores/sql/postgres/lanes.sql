@@ -31,6 +31,7 @@ declare
     lease_no bigint;
     of_its_own bigint;
     may_retry boolean;
+    is_enough boolean;
 begin
     seqs := '{}';
     tried := '{}';
@@ -42,6 +43,35 @@ begin
     -- A share of each kind is read first, and all of each only where that may not have been enough: where the last that
     -- was read of a kind is among the first of its lane. What is read is locked, so there is less to spare than elsewhere.
     of_each := case when of_each = 1 then most else least(most, most / of_each + 4) end;
+    if 0 = all (levels) then
+        -- Nothing was tried before or has a priority: the time alone decides.
+        loop
+            with due as materialized (
+                select l.kind, p.due_at, p.seq
+                from unnest(names) as l (kind)
+                cross join lateral (
+                    select c.seq, c.due_at
+                    from {schema}.course c
+                    where c.state = 'ready' and c.hold = 0 and c.queue = of_queue and c.kind = l.kind and c.level = 0
+                      and c.due_at <= now_at and (c.due_at, c.seq) > (floor_due, floor_seq)
+                    order by c.due_at, c.seq
+                    limit of_each
+                    for no key update of c skip locked
+                ) p
+            ), sorted as (
+                select d.seq, d.kind, row_number() over (order by d.due_at, d.seq) as nth from due d
+            ), of_kind as (
+                select count(*) as read, max(s.nth) as last from sorted s group by s.kind
+            )
+            select coalesce(array_agg(s.seq order by s.nth) filter (where s.nth <= most), '{}'),
+                   not exists (select 1 from of_kind k where k.read = of_each and k.last < most)
+            into seqs, is_enough from sorted s;
+            exit when is_enough or of_each = most;
+            of_each := most;
+        end loop;
+        tried := array_fill(false, array[cardinality(seqs)]);
+        return;
+    end if;
     loop
         with due as materialized (
             select l.kind, l.level, p.due_at, p.seq
@@ -77,7 +107,7 @@ begin
         of_each := most;
     end loop;
     if cardinality(numbers) = tails[1] then
-        -- Nothing was tried before or has a priority: the time alone decides.
+        -- Nothing else is due.
         seqs := numbers[1:most::integer];
         tried := array_fill(false, array[cardinality(seqs)]);
         return;
