@@ -20,11 +20,20 @@ from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
 from redrive.engine.evidence import as_delay
 from redrive.engine.signals import Dead, Snooze
-from redrive.errors import NotFound, PayloadUndecodable, StoreError, TargetDenied, WebhookFailed, WebhookRejected
+from redrive.errors import (
+    ConfigError,
+    NotFound,
+    PayloadUndecodable,
+    StoreError,
+    TargetDenied,
+    WebhookFailed,
+    WebhookRejected,
+)
 from redrive.net.http import HttpClient, HttpError, Unsendable
-from redrive.net.messages import in_ranges, passed_on
+from redrive.net.messages import check_headers, in_ranges, of_connection, passed_on
 from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
+from redrive.webhooks.endpoint_options import RESERVED
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of
 
@@ -81,6 +90,7 @@ def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tupl
     headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
+    check_headers(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
     headers += endpoint.headers
     headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
     if envelope.event_type and secrets:
@@ -128,7 +138,11 @@ class Delivery:
         now = self._clock.now()
         signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
         secrets = tuple([secret for secret, until in signing if until is None or until > now])
-        response = await self._send(item, request_of(endpoint, item, envelope, secrets, now))
+        try:
+            request = request_of(endpoint, item, envelope, secrets, now)
+        except ConfigError as error:
+            raise WebhookRejected(str(error)) from None
+        response = await self._send(item, request)
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
         if not 200 <= response.status < 300:
@@ -175,6 +189,8 @@ def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
 
 async def sent(client: HttpClient, request: Request) -> Response:
     """What came of it."""
+    if ours := [name for name, _ in request.headers if of_connection(name)]:
+        return Response(error=f"the header {ours[0]} belongs to the connection", denied=True)
     query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
     try:
         answer = await client.post(
