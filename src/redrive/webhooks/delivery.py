@@ -40,7 +40,8 @@ from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envel
 logger = logging.getLogger("redrive.webhooks")
 
 BODY_LIMIT = 65_536
-"""Bytes of an answer that are read and kept."""
+"""Bytes of an answer's body that are read, and of the whole answer that are kept with the attempt."""
+CUT = b"\n[the rest of the answer was left out]"
 RETRIED = ("408", "425", "429", "5xx")
 GONE = 410
 OURS = ("X-Redrive-Webhook-Id", "X-Redrive-Attempt", "Idempotency-Key")
@@ -57,22 +58,28 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent."""
+    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent. `cut`:
+    the body was longer.
+    """
 
     status: int = 0
     headers: Pairs = ()
     body: bytes = b""
     error: str = ""
     denied: bool = False
+    cut: bool = False
 
     @property
     def said(self) -> str:
         return f"HTTP {self.status}" if self.status else self.error
 
     def text(self) -> bytes:
-        """As it is kept with the attempt."""
+        """As it is kept with the attempt: what is too much is cut at the end, and marked."""
         lines = [self.said, *(f"{name}: {value}" for name, value in self.headers)]
-        return "\n".join(lines).encode("utf-8", "replace") + (b"\n\n" + self.body if self.body else b"")
+        kept = "\n".join(lines).encode("utf-8", "replace") + (b"\n\n" + self.body if self.body else b"")
+        if not self.cut and len(kept) <= BODY_LIMIT:
+            return kept
+        return kept[: BODY_LIMIT - len(CUT)] + CUT
 
 
 Send = Callable[[Item, Request], Awaitable[Response]]
@@ -200,7 +207,8 @@ async def sent(client: HttpClient, request: Request) -> Response:
         return Response(error=str(error), denied=True)
     except HttpError as error:
         return Response(error=str(error))
-    return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
+    headers = tuple([(str(name), value) for name, value in answer.headers.items()])
+    return Response(answer.status, headers, answer.body, cut=not answer.whole)
 
 
 def direct(client: HttpClient) -> Send:
