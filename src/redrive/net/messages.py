@@ -41,10 +41,12 @@ def check_headers(headers: Iterable[tuple[str, str]], *, field: str, reserved: t
 
 def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -> list[tuple[str, str]]:
     """The headers of a request that are sent with the next one: not those of a connection, nor `without`."""
-    pairs = list(headers)
-    listed = ",".join(value for name, value in pairs if name.lower() == "connection").lower().split(",")
-    gone = HOP_BY_HOP | {each.strip() for each in listed} | {each.lower() for each in without}
-    return [pair for pair in pairs if pair[0].lower() not in gone]
+    pairs = [(name.lower(), (name, value)) for name, value in headers]
+    gone = {each.lower() for each in without}
+    for name, (_, value) in pairs:
+        if name == "connection":
+            gone.update(each.strip() for each in value.lower().split(","))
+    return [pair for name, pair in pairs if name not in HOP_BY_HOP and name not in gone]
 
 
 _RANGE = re.compile(r"[1-5](xx|[0-9]{2})")

@@ -30,7 +30,7 @@ from redrive.errors import (
     WebhookRejected,
 )
 from redrive.net.http import HttpClient, HttpError, Unsendable
-from redrive.net.messages import check_headers, in_ranges, of_connection, passed_on
+from redrive.net.messages import check_headers, in_ranges, passed_on
 from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
 from redrive.webhooks.endpoint_options import RESERVED
@@ -154,8 +154,9 @@ class Delivery:
         keep_output(response.text())
         if not 200 <= response.status < 300:
             raise await self._failure(endpoint, item, response)
-        with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
-            await self._endpoints.note_delivered(endpoint.id)
+        if endpoint.failing_since is not None:
+            with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
+                await self._endpoints.note_delivered(endpoint.id)
 
     async def _endpoint(self, item: Item) -> Endpoint:
         name = endpoint_id(item.queue)
@@ -196,8 +197,6 @@ def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
 
 async def sent(client: HttpClient, request: Request) -> Response:
     """What came of it."""
-    if ours := [name for name, _ in request.headers if of_connection(name)]:
-        return Response(error=f"the header {ours[0]} belongs to the connection", denied=True)
     query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
     try:
         answer = await client.post(

@@ -253,9 +253,7 @@ class Endpoints:
         return replace(endpoint.verification, secrets=self.secrets(endpoint).verification)
 
     async def note_delivered(self, id: str) -> None:
-        endpoint = await self.cached(id)
-        if endpoint is not None and endpoint.failing_since is not None:
-            await self._change(id, lambda now, _: replace(now, failing_since=None))
+        await self._change(id, lambda now, _: replace(now, failing_since=None))
 
     async def note_failure(self, id: str) -> Endpoint:
         """Remember since when it fails, and disable it when it does for too long. Gives the endpoint as it is now."""
