@@ -4,10 +4,8 @@ Here both are in one program, on two ports. They share a URL and a token, and no
 """
 
 import asyncio
-import socket
 import tempfile
 
-import uvicorn
 from aiohttp import ClientSession, web
 
 from redrive.webhooks import Relay, WebhookHub
@@ -34,14 +32,11 @@ async def main(folder: str) -> None:
     private = f"http://127.0.0.1:{runner.addresses[0][1]}/in"
 
     # The edge: `redrive webhook edge --http 0.0.0.0:8080`
-    async with Relay(f"sqlite:///{folder}/hooks.db", log=False) as edge:
+    async with Relay(f"sqlite:///{folder}/hooks.db", log=False) as edge, edge.serving("127.0.0.1", 0) as served:
         await edge.endpoints.create(id="payments", via="hub")
         _, token = await edge.tokens.create("home", ["payments"])
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(edge.asgi(), log_level="warning"))
-        receiving = asyncio.create_task(server.serve(sockets=[listener]))
         keeping = asyncio.create_task(edge.run(deliver=False))
-        public = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        public = f"http://{served.address}"
 
         async with ClientSession() as session, session.post(f"{public}/h/payments", data=b"paid") as answer:
             webhook = (await answer.json())["id"]
@@ -59,8 +54,6 @@ async def main(folder: str) -> None:
 
         await edge.stop()
         await keeping
-        server.should_exit = True
-        await receiving
     await runner.cleanup()
 
 

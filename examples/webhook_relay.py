@@ -6,10 +6,8 @@ import hashlib
 import hmac
 import json
 import os
-import socket
 import tempfile
 
-import uvicorn
 from aiohttp import ClientSession, web
 
 from redrive import Keyring
@@ -63,10 +61,8 @@ async def main(folder: str) -> None:
     async with Relay(f"sqlite:///{folder}/hooks.db", encryption=KEYS, allow=["127.0.0.0/8"], log=False) as relay:
         target = f"http://127.0.0.1:{runner.addresses[0][1]}/github"
         await relay.endpoints.create(target, id="github", provider="github", secret=SECRET)
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(relay.asgi(), log_level="warning"))
-        receiving = asyncio.create_task(server.serve(sockets=[listener]))
-        await github(f"http://127.0.0.1:{listener.getsockname()[1]}/h/github")
+        async with relay.serving("127.0.0.1", 0) as served:
+            await github(f"http://{served.address}/h/github")
 
         delivering = asyncio.create_task(relay.run())
         for _ in range(3):
@@ -75,8 +71,6 @@ async def main(folder: str) -> None:
         await delivering
         stats = await relay.endpoints.stats("github")
         print(f"{stats.delivered} delivered, {stats.pending} pending, {stats.failed} failed")
-        server.should_exit = True
-        await receiving
     await runner.cleanup()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from starlette.applications import Starlette
@@ -146,6 +146,26 @@ async def test_a_slow_head_and_a_slow_rest_of_a_body_are_cut(monkeypatch: pytest
         async with calling(served) as caller:
             assert await caller.drip(b"\r\n", POST + b"\r\nabc") != b"", "after a request the time begins anew"
         assert b"got 3" in await said(served, LAST)
+
+
+async def test_silent_connections_make_room_and_requests_beyond_the_limit_are_asked_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_protocol, "CONNECTIONS", 3)
+    monkeypatch.setattr(server, "REQUESTS", 1)
+    site = Site()
+    async with AsyncExitStack() as silent, serving(site.asgi, HOST, 0) as served:
+        for _ in range(10):
+            await silent.enter_async_context(calling(served))
+            assert b"got 3" in await said(served, LAST)
+        async with calling(served) as caller:
+            slow = asyncio.create_task(caller.say(POST.replace(b"/ ", b"/slow ") + b"connection: close\r\n\r\nabc"))
+            await site.asked.wait()
+            refused = (await said(served, LAST)).lower()
+            assert refused.startswith(b"http/1.1 503")
+            assert b"retry-after: 5" in refused
+            site.go.set()
+            assert (await slow).endswith(b"late"), "it had a request under way"
 
 
 async def test_a_request_under_way_is_answered_at_the_end_and_no_new_one() -> None:

@@ -31,6 +31,9 @@ SLACK_KEY = "8f742231b10e8888abcd99yyyzzz85a5"
 SLACK = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
 GITHUB_KEY = "It's a Secret to Everybody"
 GITHUB = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+STRIPE_BODY = b'{"id": "evt_1NG8Du2eZvKYlo2CUI79vXWy", "object": "event"}'
+STRIPE = "t=1492774577,v1=ba03f5653a87817584583435662d050e8342f8a87b45d81f31f10bb2e4e3ac01"
+"""Of the package stripe 16.1.0, for the secret whsec_test_secret."""
 STANDARD_KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -72,6 +75,16 @@ def test_slack_documented_vector() -> None:
     assert judged(slack, sent[:1], SLACK_BODY) == "X-Slack-Request-Timestamp is missing"
     moved = [sent[0], ("X-Slack-Request-Timestamp", str(NOW + 60))]
     assert judged(slack, moved, SLACK_BODY, NOW + 60) == "signature does not match"
+
+
+def test_stripe_fixed_vector() -> None:
+    one = check_verification("stripe", ["whsec_test_secret"])
+    assert judged(one, [("Stripe-Signature", STRIPE)], STRIPE_BODY, 1492774577) == ""
+    assert (
+        judged(one, [("Stripe-Signature", STRIPE)], STRIPE_BODY, 1492774878)
+        == "timestamp is 301 s old (tolerance 300 s)"
+    )
+    assert judged(one, [("Stripe-Signature", STRIPE)], STRIPE_BODY + b" ", 1492774577) == "signature does not match"
 
 
 def test_stripe() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import redrive.webhooks
 from redrive.core.sizes import parse as parse_size
+from redrive.net.server_protocol import TOO_LARGE
 from redrive.net.verification import PROVIDERS, Verification
 from redrive.webhooks import Endpoint, EndpointStats, Maintained, Notice, Relay, Webhook, WebhookHub, ingest, tokens
 from redrive.webhooks.delivery import BODY_LIMIT
@@ -76,7 +77,7 @@ def test_numbers_on_the_page_are_those_of_the_code() -> None:
 
 def test_every_status_of_ingest_and_every_code_of_an_edge_has_a_row() -> None:
     source = inspect.getsource(ingest)
-    statuses = {"200", "405", *re.findall(r"HTTPException\((\d{3})", source)}
+    statuses = {"200", "405", TOO_LARGE[9:12].decode(), *re.findall(r"HTTPException\((\d{3})", source)}
     section = PAGE.partition("## Ingest")[2].partition("\n## ")[0]
     assert statuses == set(re.findall(r"^\| (\d{3}) \|", section, re.MULTILINE))
     codes = re.findall(r'HubRefused\(\s*"(\w+)"', inspect.getsource(tokens) + inspect.getsource(redrive.webhooks.hub))

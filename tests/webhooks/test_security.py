@@ -226,6 +226,28 @@ async def test_s8_during_a_rotation_both_secrets_sign_and_then_the_new_one_alone
     assert verified == [True, False, True, True]
 
 
+async def test_s8_ed25519_keys_and_imported_secrets_rotate() -> None:
+    known = signing.new_secret()
+    async with receiving() as target, delivering(encryption=KEYS) as work:
+        endpoints = work.relay.endpoints
+        made = await endpoints.create(target.url("in"), events=["*"], signing="ed25519")
+        assert made.secret.startswith("whpk_")
+        second = await endpoints.rotate_secret(made.endpoint.id, overlap="1h")
+        assert second.startswith("whpk_")
+        assert await endpoints.rotate_secret(made.endpoint.id, secret=known, overlap="0s") == known
+        with pytest.raises(ConfigError, match="secret: must begin with whsec_ or whsk_, not whpk_"):
+            await endpoints.rotate_secret(made.endpoint.id, secret=second)
+        for _ in range(12):
+            last = await endpoints.rotate_secret(made.endpoint.id)
+        (webhook,) = await work.relay.publish("order.paid", {})
+        await work.ended(webhook)
+    (seen,) = target.seen["in"]
+    signatures = seen["webhook-signature"].split(" ")
+    assert len(signatures) == signing.MOST_SIGNATURES
+    assert all(each.startswith("v1a,") for each in signatures)
+    assert [_verifies(key, seen) for key in (last, made.secret, known)] == [True, False, False]
+
+
 def _verifies(secret: str, seen: Seen) -> bool:
     now = int(seen["webhook-timestamp"])
     try:
@@ -307,10 +329,8 @@ async def test_s10_such_a_header_of_an_endpoint_is_refused_when_saved(name: str,
         assert (await relay.endpoints.get("known")).headers == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [pair for pair in NOT_CUSTOM[:11] if len(pair[1]) < 4097 and pair[1] != "é"]
-)
-async def test_s10_such_a_header_is_refused_when_sent_whoever_stored_it(name: str, value: str) -> None:
+@pytest.mark.parametrize(("name", "value"), NOT_CUSTOM)
+async def test_s10_such_a_header_is_refused_when_sent_however_it_was_stored(name: str, value: str) -> None:
     async with receiving() as target, delivering() as work:
         await _stored(work.relay, Endpoint(id="bad", url=target.url("in"), headers=((name, value),)))
         webhook = await work.relay.receive(await work.relay.endpoints.get("bad"), Envelope(b"{}"))

@@ -63,7 +63,8 @@ Examples:
   redrive webhook endpoint create https://erp.example/in --id erp --event 'order.*' --order block --rate 10/s
   redrive webhook endpoint create --id inside --via hub
 
-An endpoint with --event gets a secret that signs what is published to it. It is printed now, and never again. Secrets
+An endpoint with --event gets a secret that signs what is published to it; with --signing ed25519 a key pair, whose
+public key is printed. It is printed now, and never again. Secrets
 are stored encrypted, with the keys of REDRIVE_ENCRYPTION_KEYS. In a pipe the line is ID, and SECRET after a tab.
 """
 ABOUT_UPDATE = """Change an endpoint. In force from the next attempt on, also for webhooks that wait.
@@ -103,6 +104,7 @@ TEXTS = {
     "provider": ("WORD", "Who signs what comes in: github, stripe, slack, telegram, standard, hmac, static, none."),
     "bad_signature": ("WORD", "What is not signed well: flag stores it, refuse answers 401.  [default: flag]"),
     "order": ("WORD", "Behind one that failed: skip, block or park; none: in no order.  [default: skip]"),
+    "signing": ("WORD", "How events are signed: hmac, or ed25519 with a key pair.  [default: hmac]"),
     "rate": ("RATE", "How fast they are sent, as in 10/s."),
     "timeout": ("DURATION", "For an answer.  [default: 30s]"),
     "retry": ("JSON", "A policy, as in '{\"max_attempts\": 10}'.  [default: 1s, 2s, 4s … 1h, until --max-age]"),
@@ -236,10 +238,18 @@ _OVERLAP = click.option(
 )
 
 
-@command("rotate-secret", ABOUT_ROTATE, _ID, _OVERLAP)
-def rotate_secret(*, id: str, overlap: str, as_json: bool, store: str) -> None:
+_SIGN_WITH = click.option(
+    "--secret-file",
+    metavar="FILE",
+    help="Has the secret to sign with, whsec_ or whsk_; - for stdin.  [default: a new one]",
+)
+
+
+@command("rotate-secret", ABOUT_ROTATE, _ID, _OVERLAP, _SIGN_WITH)
+def rotate_secret(*, id: str, overlap: str, secret_file: str | None, as_json: bool, store: str) -> None:
     endpoints = endpoints_by_settings()
-    made = visit(store, lambda app: endpoints(app).rotate_secret(id, overlap=overlap), acts=True)
+    own = None if secret_file is None else secrets_in(secret_file, "--secret-file")[0]
+    made = visit(store, lambda app: endpoints(app).rotate_secret(id, overlap=overlap, secret=own), acts=True)
     if as_json:
         write_json({"endpoint": id, "secret": made})
         return

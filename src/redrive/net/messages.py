@@ -20,7 +20,12 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 HEADER_SIZE = 4096
 
 
-def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
+def of_connection(name: str) -> bool:
+    """Whether a header is about one connection, so that none but the HTTP client may set it."""
+    return name.lower() in HOP_BY_HOP or name.lower().startswith("proxy-")
+
+
+def check_headers(headers: Iterable[tuple[str, str]], *, field: str, reserved: tuple[str, ...] = ()) -> None:
     """Raises ConfigError that names the header, and not its value, which may be a secret."""
     for name, value in headers:
         if not _NAME.fullmatch(name):
@@ -30,14 +35,18 @@ def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
         if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
             hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
             raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
+        if of_connection(name) or name.lower().startswith(reserved):
+            raise ConfigError(f"{name} is set by redrive or by the connection", field=field, hint="leave it out")
 
 
 def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -> list[tuple[str, str]]:
     """The headers of a request that are sent with the next one: not those of a connection, nor `without`."""
-    pairs = list(headers)
-    listed = ",".join(value for name, value in pairs if name.lower() == "connection").lower().split(",")
-    gone = HOP_BY_HOP | {each.strip() for each in listed} | {each.lower() for each in without}
-    return [pair for pair in pairs if pair[0].lower() not in gone]
+    pairs = [(name.lower(), (name, value)) for name, value in headers]
+    gone = {each.lower() for each in without}
+    for name, (_, value) in pairs:
+        if name == "connection":
+            gone.update(each.strip() for each in value.lower().split(","))
+    return [pair for name, pair in pairs if name not in HOP_BY_HOP and name not in gone]
 
 
 _RANGE = re.compile(r"[1-5](xx|[0-9]{2})")

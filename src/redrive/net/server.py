@@ -16,7 +16,8 @@ from redrive.errors import ConfigError, MissingExtra
 from redrive.stores.aside import aside
 
 try:
-    import starlette  # noqa: F401 - the applications need it
+    import starlette  # noqa: F401 - named if it is missing
+    from starlette.responses import PlainTextResponse
     from uvicorn import Config, Server
 
     from redrive.net.server_protocol import Protocol
@@ -26,8 +27,8 @@ except ModuleNotFoundError as missing:
 
 KEEP_ALIVE = 15
 """Seconds that a connection may rest between requests."""
-CONNECTIONS = 1_000
-"""At once. Requests beyond them are answered 503."""
+REQUESTS = 1_000
+"""At once. Those beyond are asked to come again."""
 LAST_REQUESTS = 5
 """Seconds for requests that are under way at the end. With `server.force_exit` they get none."""
 
@@ -39,12 +40,34 @@ class Served(NamedTuple):
     address: str
 
 
+class _Limited:
+    """The application, of which at most so many requests are under way. uvicorn counts idle connections, too."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._under_way = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._under_way >= REQUESTS:
+            later = PlainTextResponse("too many requests at once", 503, {"Retry-After": "5", "Connection": "close"})
+            await later(scope, receive, send)
+            return
+        self._under_way += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._under_way -= 1
+
+
 @asynccontextmanager
 async def serving(app: Any, host: str, port: int) -> AsyncIterator[Served]:
     """Serve until the block is left. Port 0: any that is free."""
     listener = await aside(partial(_listen, host, port))
     config = Config(
-        app,
+        _Limited(app),
         http=Protocol,
         ws="none",
         lifespan="on",
@@ -54,7 +77,6 @@ async def serving(app: Any, host: str, port: int) -> AsyncIterator[Served]:
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=LAST_REQUESTS,
     )

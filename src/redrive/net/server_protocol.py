@@ -1,7 +1,8 @@
 """The connections of the HTTP server, where uvicorn's own are not enough.
 
-The head of a request is bounded in time and in size: a slow connection is closed, a large head answered 431. A request
-that asks for HTTP/2 is served by HTTP/1.1: uvicorn would lose its body.
+The head of a request is bounded in time and in size: a slow connection is closed, a large head answered 431. When there
+are too many connections, one without a request makes room: silent ones cannot keep senders out. A request that asks for
+HTTP/2 is served by HTTP/1.1: uvicorn would lose its body.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ HEAD_WITHIN = 10.0
 """Seconds for the head of a request, and for the rest of a body whose request was answered already."""
 HEAD_LIMIT = 64 * 1024
 """Bytes of a head; of trailers, too, and of what stands between chunks of a body."""
+CONNECTIONS = 1_000
+"""At once; beyond them the one is closed that had no request under way for the longest time."""
 UPGRADE = frozenset((b"upgrade", b"connection", b"http2-settings"))
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -24,10 +27,20 @@ class Protocol(HttpToolsProtocol):
     _overhead = 0
     _refused = False
     _deadline: asyncio.TimerHandle | None = None
+    since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
         super().connection_made(transport)
         self._enter(head=True, timed=True)
+        if len(self.connections) > CONNECTIONS:
+            idle = [each for each in self.connections if isinstance(each, Protocol) and each.idle and each is not self]
+            if idle:
+                min(idle, key=lambda each: each.since).transport.abort()
+
+    @property
+    def idle(self) -> bool:
+        """No request is under way. `since`: as of then it is in a head, or in a body."""
+        return self._in_head and getattr(self.cycle, "response_complete", True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._enter(head=True, timed=False)
@@ -86,12 +99,12 @@ class Protocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = self.loop.call_later(HEAD_WITHIN, self.transport.abort) if timed else None
-        self._in_head, self._overhead = head, 0
+        self._in_head, self._overhead, self.since = head, 0, self.loop.time()
 
     def _refuse(self) -> None:
         """Closed at once, a client that still sends would not read the answer either."""
         self._refused = True
-        if self._in_head and getattr(self.cycle, "response_complete", True):
+        if self.idle:
             self.transport.write(TOO_LARGE)
             self.transport.write_eof()
             self._enter(head=True, timed=True)

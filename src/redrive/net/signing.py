@@ -12,13 +12,14 @@ import re
 import secrets as random_source
 from base64 import b64decode, b64encode
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from redrive.core.quantity import shown
 from redrive.errors import BadSignature, ConfigError, MissingExtra
 
 SECRET, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
 SIGNING, VERIFYING = (SECRET, PRIVATE), (SECRET, PUBLIC)
+Signature = Literal["hmac", "ed25519"]
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 TOLERANCE = 300
 LONGEST_HEADER = 8192
@@ -52,6 +53,16 @@ def public_key(private: str) -> str:
     """The `whpk_` key that belongs to a `whsk_` key."""
     key = read_keys((private,), (PRIVATE,))[0]
     return f"{PUBLIC}{_base64(key.public_key().public_bytes_raw())}"
+
+
+def new_signing_secret(kind: Signature) -> str:
+    """A `whsec_` secret or a `whsk_` key."""
+    return new_secret() if kind == "hmac" else new_key_pair()[0]
+
+
+def verifying_key(secret: str) -> str:
+    """What a receiver verifies with: the shared secret itself, or the public key of a private one."""
+    return public_key(secret) if secret.startswith(PRIVATE) else secret
 
 
 def sign(secrets: Sequence[str], webhook_id: str, timestamp_seconds: int, body: bytes) -> str:

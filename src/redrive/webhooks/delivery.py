@@ -20,18 +20,28 @@ from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
 from redrive.engine.evidence import as_delay
 from redrive.engine.signals import Dead, Snooze
-from redrive.errors import NotFound, PayloadUndecodable, StoreError, TargetDenied, WebhookFailed, WebhookRejected
+from redrive.errors import (
+    ConfigError,
+    NotFound,
+    PayloadUndecodable,
+    StoreError,
+    TargetDenied,
+    WebhookFailed,
+    WebhookRejected,
+)
 from redrive.net.http import HttpClient, HttpError, Unsendable
-from redrive.net.messages import in_ranges, passed_on
+from redrive.net.messages import check_headers, in_ranges, passed_on
 from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
+from redrive.webhooks.endpoint_options import RESERVED
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import Endpoint, Envelope, Pairs, endpoint_id, envelope_of
 
 logger = logging.getLogger("redrive.webhooks")
 
 BODY_LIMIT = 65_536
-"""Bytes of an answer that are read and kept."""
+"""Bytes of an answer's body that are read, and of the whole answer that are kept with the attempt."""
+CUT = b"\n[the rest of the answer was left out]"
 RETRIED = ("408", "425", "429", "5xx")
 GONE = 410
 OURS = ("X-Redrive-Webhook-Id", "X-Redrive-Attempt", "Idempotency-Key")
@@ -48,22 +58,28 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent."""
+    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent. `cut`:
+    the body was longer.
+    """
 
     status: int = 0
     headers: Pairs = ()
     body: bytes = b""
     error: str = ""
     denied: bool = False
+    cut: bool = False
 
     @property
     def said(self) -> str:
         return f"HTTP {self.status}" if self.status else self.error
 
     def text(self) -> bytes:
-        """As it is kept with the attempt."""
+        """As it is kept with the attempt: what is too much is cut at the end, and marked."""
         lines = [self.said, *(f"{name}: {value}" for name, value in self.headers)]
-        return "\n".join(lines).encode("utf-8", "replace") + (b"\n\n" + self.body if self.body else b"")
+        kept = "\n".join(lines).encode("utf-8", "replace") + (b"\n\n" + self.body if self.body else b"")
+        if not self.cut and len(kept) <= BODY_LIMIT:
+            return kept
+        return kept[: BODY_LIMIT - len(CUT)] + CUT
 
 
 Send = Callable[[Item, Request], Awaitable[Response]]
@@ -81,6 +97,7 @@ def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tupl
     headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
+    check_headers(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
     headers += endpoint.headers
     headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
     if envelope.event_type and secrets:
@@ -128,13 +145,18 @@ class Delivery:
         now = self._clock.now()
         signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
         secrets = tuple([secret for secret, until in signing if until is None or until > now])
-        response = await self._send(item, request_of(endpoint, item, envelope, secrets, now))
+        try:
+            request = request_of(endpoint, item, envelope, secrets, now)
+        except ConfigError as error:
+            raise WebhookRejected(str(error)) from None
+        response = await self._send(item, request)
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
         if not 200 <= response.status < 300:
             raise await self._failure(endpoint, item, response)
-        with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
-            await self._endpoints.note_delivered(endpoint.id)
+        if endpoint.failing_since is not None:
+            with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
+                await self._endpoints.note_delivered(endpoint.id)
 
     async def _endpoint(self, item: Item) -> Endpoint:
         name = endpoint_id(item.queue)
@@ -184,7 +206,8 @@ async def sent(client: HttpClient, request: Request) -> Response:
         return Response(error=str(error), denied=True)
     except HttpError as error:
         return Response(error=str(error))
-    return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
+    headers = tuple([(str(name), value) for name, value in answer.headers.items()])
+    return Response(answer.status, headers, answer.body, cut=not answer.whole)
 
 
 def direct(client: HttpClient) -> Send:

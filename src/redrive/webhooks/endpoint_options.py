@@ -15,11 +15,12 @@ from redrive.core.quantity import shown
 from redrive.core.validation import check_count, check_flag, check_str_list, check_text, choice
 from redrive.errors import ConfigError
 from redrive.net.messages import check_headers, is_status_range
+from redrive.net.signing import Signature
 from redrive.net.verification import Verification, check_verification
 from redrive.webhooks.model import Order, Pairs
 
-_OURS = ("webhook-", "x-redrive-", "idempotency-key")
-_NOT_CUSTOM = ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer")
+RESERVED = ("webhook-", "x-redrive-", "idempotency-key")
+"""How headers begin that redrive sets."""
 LONGEST: Millis = 50_000
 """Of a request: it is over before the lease of a worker that lost its store is, and another worker sends."""
 VERIFYING = frozenset({"provider", "secret", "verification"})
@@ -31,7 +32,8 @@ class EndpointOptions(TypedDict, total=False):
     `provider`: who signs what comes in, with `secret` and, where the provider has choices, `verification`. `order`:
     skip, block or park, or none for up to `concurrency` at once. `timeout`: at most 50 s. `retry`: a policy as data.
     `retry_on`, `fail_on`: statuses such as 404 or "5xx" that are judged otherwise. `events`: patterns of event types to
-    publish to it. `max_age` counts from `window`: received, or first_attempt, without which a webhook waits for ever.
+    publish to it, `signing`: hmac or ed25519. `max_age` counts from `window`: received, or first_attempt, without which
+    a webhook waits for ever.
     """
 
     name: str
@@ -50,6 +52,7 @@ class EndpointOptions(TypedDict, total=False):
     fail_on: Iterable[int | str]
     headers: Mapping[str, str]
     events: Iterable[str]
+    signing: Signature
     breaker: bool
     disable_after: Duration | None
 
@@ -111,10 +114,7 @@ def _headers(value: Any, field: str) -> Pairs:
     if not isinstance(value, Mapping):
         raise ConfigError(f"must be a mapping, got {shown(value)}", field=field, hint='use {"X-Team": "billing"}')
     pairs = tuple([(str(name), str(text)) for name, text in value.items()])
-    check_headers(pairs, field=field)
-    for name, _ in pairs:
-        if name.lower() in _NOT_CUSTOM or name.lower().startswith((*_OURS, "proxy-")):
-            raise ConfigError(f"{name} is set by redrive or by the connection", field=field, hint="leave it out")
+    check_headers(pairs, field=field, reserved=RESERVED)
     return pairs
 
 
@@ -136,6 +136,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "fail_on": _statuses,
     "headers": _headers,
     "events": _patterns,
+    "signing": choice(*get_args(Signature)),
     "breaker": check_flag,
     "disable_after": _limit,
 }

@@ -25,7 +25,7 @@ from redrive.core.verbs import DocumentWrite, QueueChange
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.net.guard import Guard
-from redrive.net.signing import new_secret
+from redrive.net.signing import MOST_SIGNATURES, SIGNING, new_signing_secret, read_keys, verifying_key
 from redrive.net.urls import check_http_url
 from redrive.net.verification import Verification
 from redrive.office.doors import mark
@@ -52,7 +52,9 @@ class Secrets(Struct, frozen=True, omit_defaults=True):
 
 
 class NewEndpoint(Struct, frozen=True):
-    """`secret` signs what is published to the endpoint. It is shown here only; "" if nothing is published to it."""
+    """`secret` is what a receiver verifies events with, a shared secret or a public key. It is shown here only; ""
+    without `events`.
+    """
 
     endpoint: Endpoint
     secret: str = ""
@@ -99,7 +101,7 @@ class Endpoints:
         self._check_url(endpoint)
         made = ""
         if endpoint.events:
-            made = new_secret()
+            made = new_signing_secret(endpoint.signing)
             secrets = replace(secrets, signing=((made, None),))
         endpoint = self._sealed(endpoint, secrets)
         try:
@@ -109,7 +111,7 @@ class Endpoints:
             raise Conflict(f"endpoint {name} exists already", hint=hint) from None
         await self._record("create", endpoint, "created")
         await self._apply(name)
-        return NewEndpoint(endpoint, made)
+        return NewEndpoint(endpoint, made and verifying_key(made))
 
     async def get(self, id: str) -> Endpoint:
         """As it is now. Raises NotFound."""
@@ -167,19 +169,23 @@ class Endpoints:
         await store.configure(endpoint.queue, QueueChange(paused=False))  # what still comes becomes a letter
         await self._record("delete", endpoint, reason)
 
-    async def rotate_secret(self, id: str, *, overlap: Duration = "24h") -> str:
-        """A new secret for signing, which is shown here only. The ones before sign as well until `overlap` is over."""
-        made, still = new_secret(), durations.parse(overlap, field="overlap")
+    async def rotate_secret(self, id: str, *, overlap: Duration = "24h", secret: str | None = None) -> str:
+        """A new secret for signing, or `secret`, which another system had. The ones before sign as well until `overlap`
+        is over, at most 10 in all. Gives what a receiver verifies with, which is shown here only.
+        """
+        still = durations.parse(overlap, field="overlap")
+        made = secret or new_signing_secret((await self.get(id)).signing)
+        read_keys((made,), SIGNING, field="secret")
 
         def change(endpoint: Endpoint, now: Instant) -> Endpoint:
             secrets = self.secrets(endpoint)
             old = [(each, now + still if until is None else until) for each, until in secrets.signing]
-            kept = [(each, until) for each, until in old if until > now]
-            signing = ((made, None), *kept)
+            kept = [(each, until) for each, until in old if until > now and each != made]
+            signing = ((made, None), *kept[: MOST_SIGNATURES - 1])
             return self._sealed(replace(endpoint, updated_at=now), replace(secrets, signing=signing))
 
         await self._change(id, change, "rotate", "a new secret for signing")
-        return made
+        return verifying_key(made)
 
     async def recover(self, id: str, *, since: datetime | str, reason: str = "recovered") -> int:
         """Send again what failed or died since then: a time with a zone, or a duration before now. Gives how many."""
@@ -247,9 +253,7 @@ class Endpoints:
         return replace(endpoint.verification, secrets=self.secrets(endpoint).verification)
 
     async def note_delivered(self, id: str) -> None:
-        endpoint = await self.cached(id)
-        if endpoint is not None and endpoint.failing_since is not None:
-            await self._change(id, lambda now, _: replace(now, failing_since=None))
+        await self._change(id, lambda now, _: replace(now, failing_since=None))
 
     async def note_failure(self, id: str) -> Endpoint:
         """Remember since when it fails, and disable it when it does for too long. Gives the endpoint as it is now."""

@@ -17,6 +17,7 @@ from redrive.core.validation import check_count, check_str_list
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
 from redrive.net.http import HttpClient, HttpError
+from redrive.net.messages import of_connection
 from redrive.net.urls import check_http_url, check_token
 from redrive.office.settings import check_name
 from redrive.stores.clock import Clock, SystemClock
@@ -193,6 +194,8 @@ class WebhookHub:
             return Response(error=f"hub {self._name} has no destination for endpoint {given.endpoint}")
         if within <= 0:
             return Response(error=f"it took too long to hub {self._name}, and was not sent")
+        if ours := [name for name, _ in given.request.headers if of_connection(name)]:  # the edge may be in wrong hands
+            return Response(error=f"the header {ours[0]} belongs to the connection", denied=True)
         request = replace(given.request, url=url, within=within)
         return await sent(self._guarded if own is None else self._own, request)
 

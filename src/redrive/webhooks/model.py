@@ -16,6 +16,7 @@ from redrive.core.instants import moment
 from redrive.core.item import History, Instant, Item, Millis
 from redrive.core.states import State
 from redrive.errors import PayloadUndecodable
+from redrive.net.signing import Signature
 from redrive.net.verification import Verification
 
 DIRECT, HUB = "webhook", "webhook-hub"
@@ -98,6 +99,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fail_on: tuple[str, ...] = ()
     headers: Pairs = ()
     events: tuple[str, ...] = ()
+    signing: Signature = "hmac"
     breaker: bool = False
     disable_after: Millis | None = 2 * WEEK
     sealed: bytes = b""

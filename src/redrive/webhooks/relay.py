@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -45,6 +48,7 @@ from redrive.webhooks.model import (
 from redrive.webhooks.tokens import Tokens
 
 if TYPE_CHECKING:
+    from redrive.net.server import Served
     from redrive.webhooks.hub import Hub
 
 MAX_BODY = "10MiB"
@@ -254,6 +258,13 @@ class Relay:
         from redrive.webhooks.ingest import application
 
         return application(self)
+
+    @asynccontextmanager
+    async def serving(self, host: str = "127.0.0.1", port: int = 8080) -> AsyncIterator[Served]:
+        """Serve `asgi()` until the block is left, with bounds on the time and size of what comes in."""
+        server = await asyncio.to_thread(import_module, "redrive.net.server")
+        async with server.serving(await asyncio.to_thread(self.asgi), host, port) as served:
+            yield served
 
 
 def _is(pattern: str, text: object) -> bool:
