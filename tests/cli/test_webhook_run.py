@@ -19,6 +19,7 @@ import pytest
 from redrive.cli import webhook_listen, worker_session
 from redrive.cli.exits import Exit
 from redrive.cli.output import say
+from tests.support.bound import line_in
 from tests.support.cli import COMMAND, PATIENCE, Told, WorkerProcess, environment, here, made_in
 from tests.support.in_process import LOGGER, Unguarded, own_logging
 from tests.support.signals import Signals
@@ -80,8 +81,15 @@ class Visitor(logging.Handler):
 
 
 def visited(capsys: pytest.CaptureFixture[str], visit: Callable[[int], None], *args: str) -> Told:
-    with own_logging():
-        visitor = Visitor(visit)
+    """What the process logs is heard, and what `listen` prints."""
+    visitor = Visitor(visit)
+
+    def saying(text: str) -> None:
+        say(text)
+        visitor.hear(text)
+
+    with own_logging(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webhook_listen, "say", saying)
         logging.getLogger(LOGGER).addHandler(visitor)
         told = here(capsys, "webhook", *args)
     visitor.joined()
@@ -138,6 +146,55 @@ def test_an_address_in_use_is_a_usage_error(tmp_path: Path, capsys: pytest.Captu
     assert (told.code, "--http: 127.0.0.1:" in told.err, "in use" in told.err) == (Exit.USAGE, True, True)
 
 
+@pytest.mark.parametrize("command", ["run", "edge", "listen --forward http://127.0.0.1:9 --store sqlite:///redrive.db"])
+def test_each_process_judges_the_alert_rules_of_the_settings_and_sends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], signals: Signals, target: Target, command: str
+) -> None:
+    line_in(tmp_path, 1)  # a letter
+    target.alerts(tmp_path)
+
+    def visit(_: int) -> None:
+        try:
+            assert target.came.acquire(timeout=PATIENCE)
+        finally:
+            signals.send(signal.SIGTERM)
+
+    told = visited(capsys, visit, *command.split(), "--http", "127.0.0.1:0")
+    assert told.code == Exit.DONE, told.err
+    (alert,) = json.loads(target.got[0].body)["alerts"]
+    assert (target.got[0].path, alert["rule"], alert["queues"]) == ("/alerts", "letters", ["orders"])
+
+
+def test_a_channel_of_the_settings_hears_of_webhooks_that_fail(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    signals: Signals,
+    target: Target,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made_in(tmp_path)
+    target.alerts(tmp_path)
+    monkeypatch.setenv("REDRIVE_ALERTS_RULES", "{}")
+    monkeypatch.setenv("REDRIVE_WEBHOOKS_NOTIFY", "opps")
+    told = here(capsys, "webhook", "run")
+    assert (told.code, "webhooks.notify: 'opps' is no channel" in told.err) == (Exit.USAGE, True)
+    assert "did you mean 'ops'?" in told.err
+    monkeypatch.setenv("REDRIVE_WEBHOOKS_NOTIFY", "ops")
+    here(capsys, "webhook", "endpoint", "create", f"{target.url}/404", "--id", "shop")
+
+    def visit(port: int) -> None:
+        try:
+            post(port, "/h/shop")
+            assert all(target.came.acquire(timeout=PATIENCE) for _ in range(2))
+        finally:
+            signals.send(signal.SIGTERM)
+
+    assert visited(capsys, visit, "run", "--http", "127.0.0.1:0").code == Exit.DONE
+    assert [each.path for each in target.got] == ["/404", "/alerts"]
+    (alert,) = json.loads(target.got[1].body)["alerts"]
+    assert (alert["rule"], alert["subject"], alert["queues"]) == ("failed", "shop", ["webhook:shop"])
+
+
 class _Edge(BaseHTTPRequestHandler):
     """Refuses every token."""
 
@@ -177,7 +234,6 @@ def test_listen_shows_each_attempt(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     signals: Signals,
-    monkeypatch: pytest.MonkeyPatch,
     target: Target,
 ) -> None:
     target.answers, target.body = [200, 400, 200, 200], b'{"error": "no\x1b such", "token": "t0p"}'
@@ -191,17 +247,7 @@ def test_listen_shows_each_attempt(
             signals.send(signal.SIGTERM)
 
     def listened(*more: str) -> Told:
-        visitor = Visitor(visit)
-
-        def saying(text: str) -> None:
-            say(text)
-            visitor.hear(text)
-
-        monkeypatch.setattr(webhook_listen, "say", saying)
-        with own_logging():
-            told = here(capsys, "webhook", "listen", "--forward", f"{target.url}/x", "--http", "127.0.0.1:0", *more)
-        visitor.joined()
-        return told
+        return visited(capsys, visit, "listen", "--forward", f"{target.url}/x", "--http", "127.0.0.1:0", *more)
 
     told = listened()
     assert told.code == Exit.DONE, told.err

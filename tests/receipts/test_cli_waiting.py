@@ -12,10 +12,11 @@ from redrive.cli.exits import Exit
 from redrive.receipts import ReceiptClient
 from tests.receipts.test_cli import Shell, dead, interrupt, shell
 from tests.receipts.test_dead_letters import receipt
-from tests.support.broker import Broker, Call, Step, rpc_error, status
+from tests.support.broker import OK, PATIENCE, Broker, Call, Step, rpc_error, status
 from tests.support.cli import on_sqlite, on_store
+from tests.support.target import Target, target
 
-__all__ = ["on_store", "shell"]
+__all__ = ["on_store", "shell", "target"]
 pytestmark = on_sqlite
 HINT = "redrive receipts send --waiting does that, and so does any client that is opened\n"
 
@@ -54,6 +55,16 @@ def test_send_waiting_delivers_what_waits_and_leaves_the_dead(shell: Shell, brok
     assert (told.out.split(), told.err) == (letters, "")
     told = shell("send", "--waiting", "--endpoint", broker.url)
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "delivered 0\n")
+
+
+def test_alert_rules_of_the_settings_are_judged_while_it_sends(shell: Shell, broker: Broker, target: Target) -> None:
+    waiting(shell, "a")
+    dead(shell, "d")
+    target.alerts(shell.folder)
+    broker.rule(lambda _call, _earlier: OK if target.came.acquire(timeout=PATIENCE) else status(400))
+    told = shell("send", "--waiting", "--endpoint", broker.url)
+    assert (told.code, told.err) == (Exit.DONE, "delivered 1\n")
+    assert json.loads(target.got[0].body)["alerts"][0]["queues"] == ["receipts"]
 
 
 def test_one_that_is_held_by_another_of_its_lease_waits_too(shell: Shell, broker: Broker) -> None:

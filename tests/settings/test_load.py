@@ -97,6 +97,7 @@ allow = ["10.1.0.0/16", "::1"]
 keep = "1d"
 retention = "seed"
 concurrency = 20
+notify = "ops"
 """
 YAML = """
 store: "memory:"
@@ -132,6 +133,7 @@ webhooks:
   keep: 1d
   retention: seed
   concurrency: 20
+  notify: ops
 """
 FULL = Settings(
     "memory:",
@@ -157,7 +159,9 @@ FULL = Settings(
             5_000,
             "/var/lib/cognigate/dlq/receipts.json",
         ),
-        "webhooks": WebhookSettings("127.0.0.1:8080", 1024 * 1024, ("10.1.0.0/16", "::1/128"), 86_400_000, "seed", 20),
+        "webhooks": WebhookSettings(
+            "127.0.0.1:8080", 1024 * 1024, ("10.1.0.0/16", "::1/128"), 86_400_000, "seed", 20, "ops"
+        ),
     },
 )
 
@@ -208,6 +212,7 @@ def test_variables_say_everything() -> None:
         "REDRIVE_WEBHOOKS_KEEP": "1d",
         "REDRIVE_WEBHOOKS_RETENTION": "seed",
         "REDRIVE_WEBHOOKS_CONCURRENCY": "20",
+        "REDRIVE_WEBHOOKS_NOTIFY": "ops",
     }
     loaded = load(environ=variables)
     assert without_keys(loaded.settings) == FULL

@@ -68,7 +68,9 @@ async def http_receiver() -> AsyncIterator[HttpReceiver]:
 
 @dataclass
 class SmtpReceiver:
-    """Speaks as much SMTP as a client needs. `login`: user and password that it wants. `refuse`: its answer to DATA."""
+    """Speaks as much SMTP as a client needs. `login`: user and password that it wants. `refuse`: its answer to DATA.
+    `encrypted`: from the first byte, or by STARTTLS.
+    """
 
     tls: ssl.SSLContext | None = None
     login: tuple[str, str] | None = None
@@ -118,6 +120,6 @@ class SmtpReceiver:
 
 @asynccontextmanager
 async def smtp_receiver(receiver: SmtpReceiver) -> AsyncIterator[SmtpReceiver]:
-    async with listening(receiver.talk) as port:
+    async with listening(receiver.talk, receiver.tls if receiver.encrypted else None) as port:
         receiver.port = port
         yield receiver

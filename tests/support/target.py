@@ -5,9 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+ALERTS = """
+[alerts]
+every = "50ms"
+
+[alerts.channels.ops]
+kind = "webhook"
+url = "{url}/alerts"
+
+[alerts.rules.letters]
+when = "letters"
+more_than = 0
+to = "ops"
+"""
 
 
 class Got(NamedTuple):
@@ -28,6 +43,10 @@ class Target(ThreadingHTTPServer):
         self.body = b"an answer"
         self.got: list[Got] = []
         self.came = threading.Semaphore(0)
+
+    def alerts(self, folder: Path) -> None:
+        """Be the channel `ops` of the commands in this folder, to which a rule sends that fires for any letter."""
+        (folder / "redrive.toml").write_text(ALERTS.format(url=self.url))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -6,7 +6,8 @@ import asyncio
 import copy
 import os
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,7 +30,7 @@ from redrive.observe.app_metrics import AppMetrics
 from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
-from redrive.settings import Settings, load
+from redrive.settings import AlertSettings, Settings, load
 from redrive.stores.base import NAME_LIMIT, Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.key_checks import check_keys
@@ -62,6 +63,8 @@ class AppParts:
         self.store = store
         self.clock = clock
         self.stops: set[Stop] = set()
+        self.alerting: list[asyncio.Task[None]] = []
+        self.alerted: int = 0
         self.state = "new"
         self.lock = asyncio.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -82,6 +85,10 @@ class AppParts:
         other.alerts = AlertBook(other.outbox)
         other.bind(store, clock)
         return other
+
+    def load_alerts(self, chosen: AlertSettings) -> None:
+        """The channels and rules of settings, beside those of the code."""
+        self.alerts.load(chosen.channels, chosen.rules, chosen.every)
 
     @property
     def open_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -177,31 +184,39 @@ class AppParts:
             item=item,
             release=self.release,
         )
-        alerting = [] if item else self._alerting(store, worker.name)
         self.stops.add(stop)
         self.loop = asyncio.get_running_loop()
-        beside = [asyncio.create_task(part) for part in alerting]
         try:
-            await worker.run(stop.asked, stop.now, stop.grace)
+            async with nullcontext() if item else self._alerting(store, worker.name):
+                await worker.run(stop.asked, stop.now, stop.grace)
         finally:
-            for part in beside:
-                part.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
             self.stops.discard(stop)
             stop.over.set()
         return worker.leased
 
-    def _alerting(self, store: Store, worker: str) -> list[Coroutine[object, object, None]]:
-        """Beside a worker, if there are rules."""
-        if not self.alerts.rules:
-            return []
-        from redrive.observe.alerts.down import DownWatch
-        from redrive.observe.alerts.leader import AlertLeader
+    @asynccontextmanager
+    async def _alerting(self, store: Store, worker: str) -> AsyncIterator[None]:
+        """Judge the alert rules, if there are any, from the start of the app's first worker to the end of its last.
+        Once for all of them: each would count the same events, and send the same message about the store.
+        """
+        if self.alerts.rules and not self.alerting:
+            from redrive.observe.alerts.down import DownWatch
+            from redrive.observe.alerts.leader import AlertLeader
 
-        self.alerts.check()
-        leader = AlertLeader(self.alerts, store, worker, events=self.events, clock=self.clock)
-        down = DownWatch(self.alerts, store.info().location, worker, events=self.events, clock=self.clock)
-        return [leader.run(), *([down.run()] if down.rules else [])]
+            self.alerts.check()
+            leader = AlertLeader(self.alerts, store, worker, events=self.events, clock=self.clock)
+            down = DownWatch(self.alerts, store.info().location, worker, events=self.events, clock=self.clock)
+            self.alerting = [asyncio.create_task(part) for part in (leader.run(), down.run())]
+        self.alerted += 1
+        try:
+            yield
+        finally:
+            self.alerted -= 1
+            if not self.alerted:
+                ending, self.alerting = self.alerting, []
+                for task in ending:
+                    task.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
 
     async def stop_workers(self, limit: Millis | None) -> None:
         stops = tuple(self.stops)
@@ -219,6 +234,7 @@ class AppParts:
         self.lock = asyncio.Lock()
         self.loop = None
         self.stops = set()
+        self.alerting, self.alerted = [], 0
 
 
 _apps: weakref.WeakSet[AppParts] = weakref.WeakSet()
@@ -275,7 +291,7 @@ class Lifecycle:
             opened.use_keys(keyring)
         self._parts.bind(opened, clock or SystemClock())
         self.events = self._parts.events
-        self._parts.alerts.load(chosen.alerts.channels, chosen.alerts.rules, chosen.alerts.every)
+        self._parts.load_alerts(chosen.alerts)
         if log:
             self.events.subscribe(log_event)
 

@@ -87,9 +87,10 @@ def with_client(
     with incoming():
         import asyncio
 
+        from redrive.app.internals import parts_of
         from redrive.receipts.client import ReceiptClient
 
-    upkeep = upkeep_of(store)
+    upkeep, given = upkeep_of(store), settings()
     client = ReceiptClient(
         receipts.endpoint,
         store,
@@ -101,9 +102,11 @@ def with_client(
         timeout=f"{receipts.timeout}ms",
         queue=receipts.queue,
         work=work,
-        actor=settings().actor,
+        actor=given.actor,
         log=False,
     )
+    if work:
+        parts_of(client.app).load_alerts(given.alerts)
 
     async def asked() -> T:
         if not make:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from redrive.app import Redrive
+    from redrive.observe.alerts import Channel
     from redrive.settings import Settings
     from redrive.webhooks import Endpoints, Relay
 
@@ -69,22 +70,39 @@ def endpoints_by_settings() -> Callable[[Redrive], Endpoints]:
     return lambda app: Endpoints(app, guard, given.encryption_keys)
 
 
-def relay_of(store: str, given: Settings, *, allow: Sequence[str] = (), log: bool = False) -> Relay:
+def relay_of(
+    store: str, given: Settings, *, allow: Sequence[str] = (), log: bool = False, works: bool = False
+) -> Relay:
+    """`works`: it runs workers, which judge the alert rules of the settings and send notices."""
     with incoming():
+        from redrive.app.internals import parts_of
         from redrive.webhooks import Relay
 
     chosen = given.section(WebhookSettings)
-    return Relay(
+    relay = Relay(
         store,
         allow=(*chosen.allow, *allow),
         encryption=given.encryption_keys,
         keep=f"{chosen.keep}ms",
         retention="seed" if chosen.retention == "seed" else "letters",
+        notify=_channel(given.alerts.channels, chosen.notify) if works and chosen.notify is not None else None,
         max_body=chosen.max_body,
         concurrency=chosen.concurrency,
         actor=given.actor,
         log=log,
     )
+    if works:
+        parts_of(relay.app).load_alerts(given.alerts)
+    return relay
+
+
+def _channel(channels: Mapping[str, Channel], name: str) -> Channel:
+    if name not in channels:
+        from redrive.observe.alerts.book import near
+
+        hint = near(name, channels, f"declare it: [alerts.channels.{name}]")
+        raise ConfigError(f"{name!r} is no channel", field="webhooks.notify", hint=hint)
+    return channels[name]
 
 
 def with_relay(store: str, ask: Callable[[Relay], Awaitable[T]]) -> T:

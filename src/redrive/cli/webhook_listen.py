@@ -66,14 +66,14 @@ def listen(talk: Talk, *, forward: str, endpoint_id: str, http: str, store: str 
     loaded = load(config=talk.config, flags={"store": store})
     url = STORE if loaded.origins["store"] == "default" else loaded.settings.store
     set_up_logging(debug=False, level="warning")
-    relay = relay_of(url, loaded.settings, allow=EVERYWHERE)
+    relay = relay_of(url, loaded.settings, allow=EVERYWHERE, works=True)
     process = _Listening(relay, http, endpoint_id, forward, _Lines(bodies=talk.debug))
     say(f"webhooks are kept in {without_password(url)} and passed on to {forward}; Ctrl-C ends")
     return asyncio.run(Session(process, loaded.settings.worker.grace).serve())
 
 
 class _Listening(RelayProcess):
-    """With a worker for one endpoint alone: webhooks of others are not to be sent to the URL."""
+    """With a worker for one endpoint alone, and alerts: webhooks of others are not to be sent to the URL."""
 
     def __init__(self, relay: Relay, http: str, endpoint_id: str, forward: str, lines: _Lines) -> None:
         super().__init__(relay, self._deliver, http)
@@ -103,6 +103,7 @@ class _Listening(RelayProcess):
 
     async def _deliver(self, grace: Duration) -> None:
         from redrive.app.internals import handler_for, parts_of, store_of
+        from redrive.engine.registry import is_outbox
         from redrive.net.http import HttpClient
         from redrive.webhooks.delivery import POLICY, direct
 
@@ -110,9 +111,11 @@ class _Listening(RelayProcess):
         handle = self.relay.delivery(self._shown(direct(client))).handle
         slots = 1 if endpoint.ordered else endpoint.concurrency
         handler = handler_for(endpoint.queue, handle, policy=POLICY, lease=60_000, concurrency=slots)
+        parts = parts_of(app)
+        outboxes = {queue: each for queue, each in parts.registry.handlers.items() if is_outbox(queue)}
         await client.open()
         try:
-            await parts_of(app).work(store_of(app), {endpoint.queue: handler}, until_idle=False, grace=grace)
+            await parts.work(store_of(app), {**outboxes, endpoint.queue: handler}, until_idle=False, grace=grace)
         finally:
             await client.close()
 

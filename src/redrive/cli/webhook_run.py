@@ -177,7 +177,7 @@ def _run(talk: Talk, store: str, *, deliver: bool, **flags: Any) -> int:
     if http is None and not deliver:
         hint = "use --http HOST:PORT, or write http under [webhooks] in redrive.toml"
         raise ConfigError("no address to receive at", field="--http", hint=hint)
-    relay = relay_of(store, chosen, log=True)
+    relay = relay_of(store, chosen, log=True, works=True)
     process = RelayProcess(relay, lambda grace: relay.run(grace=grace, deliver=deliver), http)
     return asyncio.run(Session(process, chosen.worker.grace).serve())
 

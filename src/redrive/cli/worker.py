@@ -128,8 +128,7 @@ def _serve(
     supervisor = None if line is None else ChildLine(line)
     try:
         app = load_app(target)
-        alerts = loaded.settings.alerts
-        parts_of(app).alerts.load(alerts.channels, alerts.rules, alerts.every)
+        parts_of(app).load_alerts(loaded.settings.alerts)
     finally:
         if supervisor is not None:
             # Also of a module that cannot be imported: it will be mended there.

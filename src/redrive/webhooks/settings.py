@@ -21,6 +21,7 @@ class WebhookSettings(Struct, frozen=True):
     keep: Millis = 7 * 86_400_000
     retention: str = "letters"
     concurrency: int = 50
+    notify: str | None = None
 
 
 def _address(value: object, field: str) -> str:
@@ -71,6 +72,7 @@ FIELDS = (
         *("letters", "seed"),
     ),
     whole("webhooks.concurrency", "deliveries at once in each process", 1, MOST_AT_ONCE),
+    text("webhooks.notify", "the channel of alerts for webhooks that fail or die", "a name; without it, none"),
 )
 
 SECTION = Section(WebhookSettings, FIELDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import subprocess
@@ -9,8 +10,10 @@ import sys
 from email import message_from_string
 from email.policy import default
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from redrive.core import codec
 from redrive.core.item import Item
@@ -23,6 +26,7 @@ from redrive.observe.alerts import (
     Message,
     Notice,
     callback,
+    channels,
     command,
     email,
     opsgenie,
@@ -33,7 +37,7 @@ from redrive.observe.alerts import (
 )
 from redrive.observe.alerts.book import deliver
 from redrive.observe.alerts.channels import ALONE, CHANNELS, send
-from tests.support.listening import HOST
+from tests.support.listening import HOST, listening
 from tests.support.receivers import SmtpReceiver, http_receiver, smtp_receiver
 
 AT = 1_767_225_600_000
@@ -85,7 +89,8 @@ async def test_telegram_gets_html_within_its_limit() -> None:
         channel = telegram("123:abc", -100, there.url)
         await send(channel, BOTH)
         await send(channel, Message("m2", AT, tuple([OLD] * 200)))
-    first, second = there.requests
+        await send(channel, Message("m3", AT, tuple([replace(OLD, text="\N{POLICE CARS REVOLVING LIGHT}" * 150)] * 20)))
+    first, second, third = there.requests
     assert first.path == "/bot123:abc/sendMessage"
     assert first.json == {
         "chat_id": "-100",
@@ -96,6 +101,8 @@ async def test_telegram_gets_html_within_its_limit() -> None:
     lines = second.json["text"].split("\n")
     assert len(second.json["text"]) <= 4096
     assert lines[-1] == f"and {200 - len(lines) + 1} more"
+    units = len(third.json["text"].encode("utf-16-le")) // 2
+    assert 3500 < units <= 4096
 
 
 async def test_pagerduty_triggers_and_resolves_by_the_same_key() -> None:
@@ -157,9 +164,11 @@ async def test_opsgenie_creates_an_alert_and_closes_it_by_its_alias() -> None:
 async def test_long_texts_fit_the_limits_of_each() -> None:
     long = Notice("firing", "k1", "r" * 128, "s" * 1000, "critical", "x" * 5000, (), AT, AT)
     async with http_receiver() as there:
-        await send(pagerduty("R0UT1NGK3Y", there.url), Message("m", AT, (long,)))
-        await send(opsgenie("g3n13", there.url), Message("m", AT, (long,)))
+        await send(pagerduty("R0UT1NGK3Y", there.url), Message("m", AT, (long,), more=1007))
+        await send(opsgenie("g3n13", there.url), Message("m", AT, (long,), more=1007))
     event, alert = (request.json for request in there.requests)
+    details = event["payload"]["custom_details"], alert["details"]
+    assert [each["left_out"] for each in details] == ["1,007 more alerts"] * 2
     assert (len(event["payload"]["summary"]), event["payload"]["source"]) == (1024, "redrive")
     assert (len(alert["message"]), len(alert["entity"]), len(alert["tags"][1])) == (130, 512, 50)
 
@@ -213,6 +222,42 @@ async def test_a_login_goes_through_starttls_only_with_a_certificate_that_is_tru
     assert (there.encrypted, there.logins, len(there.mails)) == (True, [("ann", "hunter2")], 1)
 
 
+@pytest.mark.slow
+async def test_mail_is_encrypted_from_the_first_byte_for_the_name_in_the_certificate(
+    certificate: tuple[Path, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, context = certificate
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    async with smtp_receiver(SmtpReceiver(context, login=("ann", "hunter2"), encrypted=True)) as there:
+        options: dict[str, Any] = {"port": there.port, "tls": "tls", "user": "ann", "password": "hunter2"}
+        assert await send(email(HOST, "a@example.com", "b@example.com", **options), BOTH) == "accepted"
+        with pytest.raises(NotificationFailed, match=r"email failed: SSLCertVerificationError"):
+            await send(email("localhost", "a@example.com", "b@example.com", **options), BOTH)
+    assert (there.logins, len(there.mails)) == ([("ann", "hunter2")], 1)
+
+
+async def test_a_mail_server_that_never_ends_an_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"220-wait\r\n" * 1000)
+            await writer.drain()
+
+    monkeypatch.setattr(channels, "WITHIN", 100)
+    async with listening(talk) as port, asyncio.timeout(60):
+        with pytest.raises(NotificationFailed, match=r"email took longer than 0\.1 s"):
+            await send(email(HOST, "a@example.com", "b@example.com", port=port, tls="none"), BOTH)
+
+
+async def test_a_mail_server_that_is_busy_has_taken_nothing() -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"421 come back later\r\n")
+        await writer.drain()
+
+    async with listening(talk) as port:
+        with pytest.raises(NotificationFailed, match="email was refused: 421 come back later"):
+            await send(email(HOST, "a@example.com", "b@example.com", port=port, tls="none"), BOTH)
+
+
 async def test_what_the_mail_server_refuses_is_told_without_the_password() -> None:
     async with smtp_receiver(SmtpReceiver(refuse="554 hunter2 smells of spam")) as there:
         channel = email(HOST, "a@example.com", "b@example.com", port=there.port, tls="none", password="hunter2")  # noqa: S106
@@ -262,6 +307,15 @@ async def test_a_callback_may_be_async_or_not() -> None:
     assert got == [BOTH, BOTH]
     with pytest.raises(NotificationFailed, match=r"callback failed: ValueError: password=\[redacted\]"):
         await send(callback(fails), BOTH)
+
+
+async def test_no_attempt_takes_longer_than_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(_: Message) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(channels, "LONGEST", 10)
+    with pytest.raises(NotificationFailed, match=r"callback took longer than 0\.01 s"):
+        await send(callback(hangs), BOTH)
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from redrive import Dead, Item, Policy, Redrive, never
 from redrive.core.item import NewItem
 from redrive.errors import StoreUnavailable
 from redrive.observe.alerts import (
+    Message,
+    callback,
     custom,
     disabled,
     finding,
@@ -21,9 +25,11 @@ from redrive.observe.alerts import (
 )
 from redrive.observe.alerts.conditions import CONDITIONS, JUDGES
 from redrive.stores import base
+from redrive.testing.faults import FaultyStore
 from tests.observe.alerts import ops
 from tests.observe.alerts.ops import Ops, dying, rule
 from tests.support.lab import Lab
+from tests.webhooks.kit import Receiver, opened
 
 
 def test_every_condition_has_a_judge() -> None:
@@ -47,6 +53,32 @@ async def test_a_new_cause_fires_once_and_is_over_with_its_last_letter(lab: Lab)
     await app.letters.discard([two, old], reason="x")
     (line,) = await there.told(lab)
     assert line.startswith("RESOLVED warning rule: cause ")
+
+
+async def test_a_new_cause_is_found_and_over_among_more_causes_than_one_read_gives(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which gives those with the most letters."""
+    monkeypatch.setattr("redrive.observe.alerts.conditions.PAGE_LIMIT", 1)
+    app = await lab.app()
+    there = Ops(app)
+    rule(app, new_cause(within="1h"))
+    for queue in ("emails", "invoices"):
+        dying(app, queue)
+    old = await ops.letters(lab, app, "as ever", "as ever", "as ever")
+    lab.clock.advance("2h")
+    (new,) = await ops.letters(lab, app, "card declined")
+    (line,) = await there.told(lab)
+    assert line.endswith(": ValueError: card declined (1 letter in emails)")
+    # One that has older letters in a queue which the read does not give is not new.
+    await ops.letters(lab, app, *["as ever"] * 4, queue="invoices")
+    assert await there.told(lab) == []
+    # It is not among the last letters either, and then it is over.
+    monkeypatch.setattr("redrive.observe.alerts.conditions.LOOKS", 1)
+    assert await there.told(lab) == []
+    await app.letters.discard([new, old[0]], reason="x")
+    (line,) = await there.told(lab)
+    assert (line.split(" ")[0], "card declined" in line) == ("RESOLVED", True)
 
 
 async def test_the_oldest_open_letter_is_watched_by_queue(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +148,25 @@ async def test_the_success_rate_is_that_of_all_processes_and_survives_them(lab: 
     assert not [each for each in await lab.store.documents("alert") if each.key.startswith("counts.")]
 
 
+async def test_workers_of_one_app_count_an_attempt_once_and_by_the_family(memory_lab: Lab) -> None:
+    lab = memory_lab
+    app = await lab.app()
+    there = Ops(app)
+    rule(app, success_rate(below=0.5, least=6))
+    app.queue("webhook:*")
+    dying(app, "webhook:*")
+    running = [asyncio.create_task(app.run()) for _ in range(3)]
+    for member in "abcde":
+        await app.enqueue(f"webhook:{member}", "x")
+    await lab.pass_time("1m")
+    assert there.lines == []
+    await app.enqueue("webhook:f", "x")
+    await lab.pass_time("1m")
+    assert there.lines == ["FIRING warning rule: queue webhook:*: 0 of 6 attempts succeeded in 15m"]
+    await lab.drive(app.stop(grace=0))
+    await lab.drive(asyncio.gather(*running))
+
+
 async def test_utilisation_is_what_waits_or_runs_of_the_capacity(lab: Lab) -> None:
     app = await lab.app()
     there = Ops(app)
@@ -156,6 +207,46 @@ async def test_a_paused_queue_or_an_open_breaker_is_told_after_a_time(lab: Lab) 
     assert [line.split(" ")[0] for line in await there.told(lab)] == ["RESOLVED", "RESOLVED"]
 
 
+async def test_an_endpoint_that_is_disabled_is_told_until_it_is_enabled(lab: Lab) -> None:
+    async with opened(lab, Receiver(lab.clock)) as relay:
+        there = Ops(relay.app)
+        relay.app.alerts.rule("any", disabled(longer_than="10m"), to="ops")
+        relay.app.alerts.rule("webhooks", disabled(longer_than="10m"), to="ops", queues="webhook:*")
+        for name in ("shop", "other"):
+            await relay.endpoints.create("https://example.com/in", id=name)
+        await relay.endpoints.disable("shop", reason="it answered 410")
+        assert await there.told(lab) == []
+        lab.clock.advance("11m")
+        text = "queue webhook:shop is paused by lab: disabled: it answered 410"
+        assert sorted(await there.told(lab)) == [f"FIRING warning {name}: {text}" for name in ("any", "webhooks")]
+        await relay.endpoints.enable("shop")
+        assert [line.split(" ")[0] for line in await there.told(lab)] == ["RESOLVED", "RESOLVED"]
+
+
+async def test_the_breaker_of_a_family_is_told_once_and_that_of_a_member_by_its_name(lab: Lab) -> None:
+    app = await lab.app()
+    there = Ops(app)
+    rule(app, disabled(longer_than="1ms"))
+    for gate in ("smtp", "webhook:a"):
+        app.gate(gate)
+    app.queue("mail:*", gate="smtp")
+    app.queue("webhook:*", gate="*")
+    for queue in ("mail:a", "mail:b", "webhook:a"):
+        await app.enqueue(queue, "x", delay="1d")
+    for gate in ("smtp", "webhook:a"):
+        await app.open_gate(gate, reason="x")
+    await app.pause("mail:*", reason="y")
+    await there.told(lab)
+    lab.clock.advance("1s")
+    await app.alerts.evaluate()
+    await lab.drain(app)
+    assert {notice.subject: notice.queues for message in there.messages for notice in message.notices} == {
+        "gate smtp": ("mail:*",),
+        "gate webhook:a": ("webhook:a",),
+        "mail:*": ("mail:*",),
+    }
+
+
 async def test_work_without_a_worker_is_told(lab: Lab) -> None:
     app, other = await lab.app(), await lab.app()
     there = Ops(app)
@@ -166,6 +257,9 @@ async def test_work_without_a_worker_is_told(lab: Lab) -> None:
     lab.clock.advance("61s")
     (line,) = await there.told(lab)
     assert line.startswith("FIRING warning rule: queue emails has 1 to do and no live worker; redrive worker run")
+    other.handler("emails")(lambda: None)
+    await lab.drain(other)
+    assert [line.split(" ")[0] for line in await there.told(lab)] == ["RESOLVED"]
 
 
 async def test_findings_of_health_are_conditions_those_of_the_outbox_too(lab: Lab) -> None:
@@ -241,6 +335,43 @@ async def test_a_family_is_one_subject_or_each_of_its_members(lab: Lab) -> None:
     assert await there.told(lab) == ["FIRING warning members: queue webhook:a has more than 1 open letters: 2"]
 
 
+def break_store(faulty: FaultyStore) -> None:
+    for verb in vars(base.Store):
+        if not verb.startswith("_") and verb not in ("info", "use_keys", "open", "close"):
+            faulty.fail(verb)
+
+
+async def test_a_store_that_is_down_is_told_once_whatever_other_channels_and_workers_there_are(memory_lab: Lab) -> None:
+    lab = memory_lab
+    app, faulty = await lab.faulty()
+    there, calls = Ops(app), list[str]()
+
+    async def hangs(_: Message) -> None:
+        calls.append("hangs")
+        await asyncio.Event().wait()
+
+    async def fails(_: Message) -> None:
+        calls.append("fails")
+        raise ConnectionError("no answer")
+
+    for function in (hangs, fails):
+        app.alerts.channel(function.__name__, callback(function))
+    rule(app, store_down(longer_than="1m"), to=["hangs", "fails", "ops"])
+    dying(app)
+    running = [asyncio.create_task(app.run()) for _ in range(3)]
+    await lab.pass_time("1s")
+    break_store(faulty)
+    await lab.pass_time("2m")
+    assert len(there.lines) == 1
+    await lab.pass_time("1h")
+    assert (calls.count("hangs"), 5 < calls.count("fails") < 20) == (1, True)
+    faulty.heal()
+    await lab.pass_time("1m")
+    assert [line.split(" ")[0] for line in there.lines] == ["RESOLVED"]
+    await lab.drive(app.stop(grace=0))
+    await lab.drive(asyncio.gather(*running))
+
+
 async def test_a_store_that_is_down_is_told_directly(memory_lab: Lab) -> None:
     lab = memory_lab
     app, faulty = await lab.faulty()
@@ -249,10 +380,7 @@ async def test_a_store_that_is_down_is_told_directly(memory_lab: Lab) -> None:
     rule(app, store_down(longer_than="1m"), repeat="1h")
     dying(app)
     async with lab.working(app):
-        verbs = [name for name in vars(base.Store) if not name.startswith("_") and name not in ("info", "use_keys")]
-        for verb in verbs:
-            if verb not in ("open", "close"):
-                faulty.fail(verb)
+        break_store(faulty)
         await lab.pass_time("50s")
         assert there.lines == []
         there.broken = False

@@ -13,7 +13,7 @@ from redrive.core.schedule import zone
 from redrive.core.select import Match
 from redrive.core.states import State
 from redrive.errors import ConfigError, Conflict
-from redrive.observe.alerts import Message, custom, letters, new_cause, pagerduty, slack, webhook
+from redrive.observe.alerts import Message, command, custom, letters, new_cause, pagerduty, slack, webhook
 from redrive.observe.alerts.book import queue_of
 from redrive.observe.alerts.model import GONE, HELD_LIMIT
 from redrive.testing import sandbox
@@ -296,6 +296,32 @@ async def test_what_is_held_is_bounded(memory_lab: Lab) -> None:
     assert (len(message.notices), message.more) == (20, HELD_LIMIT + 7 - 20)
 
 
+async def test_incidents_are_resolved_however_much_is_held(memory_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.observe.alerts.model.HELD_LIMIT", 3)
+    lab = memory_lab
+    app = await lab.app()
+    subjects: dict[str, str] = {}
+    async with http_receiver() as there:
+        app.alerts.channel("ops", pagerduty("R0UT1NGK3Y", there.url), digest="1h")
+        app.alerts.rule("rule", custom(lambda: dict(subjects)), to="ops")
+        for found, wait in (("a", "1h"), ("a", "1s"), ("", "1s"), ("bcdef", "1h"), ("bcdef", "1s")):
+            subjects = dict.fromkeys(found, "x")
+            await app.alerts.evaluate()
+            lab.clock.advance(wait)
+        async with lab.working(app):
+            await lab.until(lambda: len(there.accepted) == 4)
+    told = []
+    for request in there.accepted:
+        details = request.json.get("payload", {}).get("custom_details", {})
+        told.append((request.json["event_action"], details.get("subject"), details.get("left_out")))
+    assert sorted(told, key=str) == [
+        ("resolve", None, None),
+        ("trigger", "a", None),
+        ("trigger", "e", "3 more alerts"),
+        ("trigger", "f", "3 more alerts"),
+    ]
+
+
 async def test_a_digest_waits_for_more(lab: Lab) -> None:
     app = await lab.app()
     there = Ops(app, digest="10m")
@@ -421,6 +447,7 @@ async def test_alerts_of_a_rule_that_no_process_has_any_more_are_over(lab: Lab) 
         (lambda a: a.channel("x", slack("https://x.example"), quiet="22-7"), "quiet", "as in 22:00-07:00"),
         (lambda a: a.channel("x", slack("https://x.example"), timezone="Mars/X"), "timezone", "not a time zone"),
         (lambda a: a.channel("x", slack("https://x.example"), digest="-1m"), "digest", "sign"),
+        (lambda a: a.channel("x", command(["page"], timeout="61s")), "timeout", "must be at most 1m, got '61s'"),
         (lambda a: a.rule("r", letters(-1), to="ops"), "more_than", "from 0 to 9,999"),
         (lambda a: a.rule("r", "letters", to="ops"), "when", "is not a condition"),
         (lambda a: a.rule("r", letters(1), to=[]), "to", "it is empty"),

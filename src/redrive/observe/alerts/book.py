@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 
@@ -60,9 +60,8 @@ class AlertBook:
     def channel(self, name: str) -> Channel:
         """Raises NotFound."""
         if name not in self.channels:
-            near = get_close_matches(name, self.channels, n=1)
-            known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.channels) or 'none'}"
-            raise NotFound(f"no channel {name!r}", hint=known)
+            known = f"there are {', '.join(self.channels) or 'none'}"
+            raise NotFound(f"no channel {name!r}", hint=near(name, self.channels, known))
         return self.channels[name]
 
     def check(self) -> None:
@@ -70,11 +69,16 @@ class AlertBook:
         for rule in self.rules.values():
             for name in rule.to:
                 if name not in self.channels:
-                    near = get_close_matches(name, self.channels, n=1)
-                    fix = f"did you mean {near[0]!r}?" if near else f"declare it: app.alerts.channel({name!r}, …)"
+                    fix = near(name, self.channels, f"declare it: app.alerts.channel({name!r}, …)")
                     raise ConfigError(
                         f"rule {rule.name!r} sends to {name!r}, which is no channel", field="to", hint=fix
                     )
+
+
+def near(name: str, known: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that is not known."""
+    found = get_close_matches(name, known, n=1)
+    return f"did you mean {found[0]!r}?" if found else otherwise
 
 
 def target_of(channel: str) -> str:

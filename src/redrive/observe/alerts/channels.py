@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,9 +23,12 @@ from redrive.core.quantity import cut
 from redrive.engine.caller import is_async
 from redrive.engine.evidence import as_delay
 from redrive.errors import NotificationFailed
-from redrive.observe.alerts.model import Channel, Message, Notice, Severity
+from redrive.observe.alerts.model import LONGEST, Channel, Message, Notice, Severity
 from redrive.observe.alerts.options import checked
 from redrive.stores.aside import aside
+
+if TYPE_CHECKING:
+    from smtplib import SMTP
 
 WITHIN: Millis = 15_000
 """For one request or one mail, from connect to answer."""
@@ -97,15 +101,18 @@ CHANNELS: dict[str, Callable[..., Channel]] = {
 
 async def send(channel: Channel, message: Message) -> str:
     """One attempt. Gives what the other side said."""
+    limit = asyncio.timeout(LONGEST / 1000)
     try:
-        said = await _SENDERS[channel.kind](channel, message)
+        async with limit:
+            said = await _SENDERS[channel.kind](channel, message)
     except NotificationFailed as error:
         error.message = channel.hide(error.message)
         error.args = (error.message,)
         raise error from None
     except Exception as error:  # noqa: BLE001 - whatever it is, the channel did not take it
-        text = channel.hide(cut(f"{type(error).__name__}: {' '.join(str(error).split())}", 300))
-        raise NotificationFailed(f"{channel.kind} failed: {text}") from None
+        text = channel.hide(cut(f"failed: {type(error).__name__}: {' '.join(str(error).split())}", 300))
+        why = f"took longer than {LONGEST / 1000:g} s" if limit.expired() else text
+        raise NotificationFailed(f"{channel.kind} {why}") from None
     return channel.hide(said)
 
 
@@ -153,11 +160,15 @@ def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def _utf16_units(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
+
+
 async def _telegram(channel: Channel, message: Message) -> str:
     token, chat = channel.options["token"], channel.options["chat"]
     body = {
         "chat_id": chat,
-        "text": message.text(_escape, TELEGRAM),
+        "text": message.text(_escape, TELEGRAM, _utf16_units),
         "parse_mode": "HTML",
         "link_preview_options": {"is_disabled": True},
     }
@@ -165,10 +176,15 @@ async def _telegram(channel: Channel, message: Message) -> str:
 
 
 async def _pagerduty(channel: Channel, message: Message) -> str:
-    return await _each(message, partial(_pagerduty_event, channel))
+    return await _each(message, partial(_pagerduty_event, channel, _left_out(message)))
 
 
-async def _pagerduty_event(channel: Channel, notice: Notice) -> str:
+def _left_out(message: Message) -> dict[str, str]:
+    """In the details of an incident."""
+    return {"left_out": f"{message.more:,} more alerts"} if message.more else {}
+
+
+async def _pagerduty_event(channel: Channel, more: dict[str, str], notice: Notice) -> str:
     event: dict[str, Any] = {"routing_key": channel.options["routing_key"], "dedup_key": notice.key}
     if notice.status == "resolved":
         return await _post(channel, {**event, "event_action": "resolve"})
@@ -180,16 +196,16 @@ async def _pagerduty_event(channel: Channel, notice: Notice) -> str:
         "timestamp": fields["at"],
         "component": "redrive",
         "class": notice.rule,
-        "custom_details": {name: fields[name] for name in ("subject", "text", "queues", "since", "repeated")},
+        "custom_details": {name: fields[name] for name in ("subject", "text", "queues", "since", "repeated")} | more,
     }
     return await _post(channel, {**event, "event_action": "trigger", "payload": payload})
 
 
 async def _opsgenie(channel: Channel, message: Message) -> str:
-    return await _each(message, partial(_opsgenie_alert, channel))
+    return await _each(message, partial(_opsgenie_alert, channel, _left_out(message)))
 
 
-async def _opsgenie_alert(channel: Channel, notice: Notice) -> str:
+async def _opsgenie_alert(channel: Channel, more: dict[str, str], notice: Notice) -> str:
     url, headers = channel.options["url"].rstrip("/"), {"Authorization": f"GenieKey {channel.options['key']}"}
     if notice.status == "resolved":
         body = {"source": "redrive", "note": cut(str(notice), DESCRIPTION)}
@@ -203,7 +219,7 @@ async def _opsgenie_alert(channel: Channel, notice: Notice) -> str:
         "source": "redrive",
         "entity": cut(notice.subject, 512),
         "tags": ["redrive", cut(notice.rule, 50)],
-        "details": {"queues": ", ".join(notice.queues), "since": fields["since"], "severity": notice.severity},
+        "details": {"queues": ", ".join(notice.queues), "since": fields["since"], "severity": notice.severity} | more,
     }
     return await _post(channel, alert, url=url, headers=headers)
 
@@ -223,10 +239,22 @@ async def _callback(channel: Channel, message: Message) -> str:
 
 
 async def _email(channel: Channel, message: Message) -> str:
-    return await aside(partial(_mail, channel, message))
+    """The timeout of a socket begins anew with each read: this one is for the whole delivery."""
+    connections: list[SMTP] = []
+    try:
+        async with asyncio.timeout(WITHIN / 1000):
+            return await aside(partial(_mail, channel, message, connections))
+    except TimeoutError:
+        raise NotificationFailed(f"email took longer than {WITHIN / 1000:g} s") from None
+    finally:
+        for connection in connections:
+            with suppress(OSError):
+                if connection.sock is not None:
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # what the thread waits for ends
 
 
-def _mail(channel: Channel, message: Message) -> str:
+def _mail(channel: Channel, message: Message, connections: list[SMTP]) -> str:
+    """`connections` gets the one that is made, before it is made."""
     import smtplib
     import ssl
     from email.message import EmailMessage
@@ -240,11 +268,16 @@ def _mail(channel: Channel, message: Message) -> str:
     mail["Message-ID"] = f"<{message.id}@{of['sender'].rpartition('@')[2]}>"  # a mail that comes twice is one
     mail.set_content(message.text())
     context = None if of["tls"] == "none" else ssl.create_default_context()
+    within, encrypted = WITHIN / 1000, of["tls"] == "tls"
+    server = smtplib.SMTP_SSL(timeout=within, context=context) if encrypted else smtplib.SMTP(timeout=within)
+    # The name that its certificate must have. A constructor that connects sets it, but cannot be interrupted.
+    server._host = of["host"]  # type: ignore[attr-defined]  # noqa: SLF001 - as above
+    connections.append(server)
     try:
-        if of["tls"] == "tls":
-            server: smtplib.SMTP = smtplib.SMTP_SSL(of["host"], of["port"], timeout=WITHIN / 1000, context=context)
-        else:
-            server = smtplib.SMTP(of["host"], of["port"], timeout=WITHIN / 1000)
+        code, greeting = server.connect(of["host"], of["port"])
+        if code != 220:
+            server.close()
+            raise smtplib.SMTPConnectError(code, greeting)
         with server:
             if of["tls"] == "starttls":
                 server.starttls(context=context)

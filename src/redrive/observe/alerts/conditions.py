@@ -7,19 +7,21 @@ finding for each subject (a queue, a cause, a breaker) of which it holds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.core.durations import Duration, brief
 from redrive.core.families import family_of, is_family, member_settings
-from redrive.core.item import Instant, Millis
-from redrive.core.select import And, Match
+from redrive.core.item import Instant, Item, Millis
+from redrive.core.select import And, Match, Not, Or, Selection
 from redrive.core.verbs import CauseTally, QueueTally, Tally
 from redrive.engine.caller import is_async
-from redrive.observe.alerts.model import Condition, Rule
+from redrive.engine.registry import OUTBOX
+from redrive.observe.alerts.model import Condition, Rule, State
 from redrive.observe.alerts.options import checked
 from redrive.office.gates import GateView, list_gates
 from redrive.office.health import Health, health
@@ -30,6 +32,8 @@ T = TypeVar("T")
 MINUTE: Millis = 60_000
 CUSTOM_LIMIT = 30.0
 """Seconds for the function of a custom condition."""
+LOOKS = 100
+"""Letters, and causes, that a round looks at one by one, where there are more causes than one read gives."""
 
 
 def new_cause(within: Duration = "1d") -> Condition:
@@ -104,11 +108,12 @@ Counts = Mapping[str, Mapping[int, tuple[int, int]]]
 
 
 class Reads:
-    """What the rules of one round look at."""
+    """What the rules of one round look at. `states`: of the alerts so far."""
 
-    def __init__(self, store: Store, tally: Tally, counts: Counts) -> None:
+    def __init__(self, store: Store, tally: Tally, counts: Counts, states: Collection[State] = ()) -> None:
         self._store = store
         self._known: dict[str, Any] = {"tally": tally}
+        self._states = states
         self.at = tally.at
         self.counts = counts
         self.families = {row.queue: row for row in tally.families}
@@ -119,29 +124,42 @@ class Reads:
         found: T = self._known[name]
         return found
 
-    async def rows(self, rule: Rule) -> list[QueueTally]:
-        """Of the rule's queues; of a family its own, unless the rule is about members."""
-        members = rule.members or any(family_of(name) in self.families for name in rule.queues)
+    async def rows(self, rule: Rule, *, members: bool = False) -> list[QueueTally]:
+        """Of the rule's queues; of a family its own, unless the rule is about members, or `members`."""
+        members = members or rule.members or any(family_of(name) in self.families for name in rule.queues)
         tally: Tally = self._known["tally"]
         if members:
             tally = await self._once("members", self._store.tally)
         return [row for row in tally.queues if rule.concerns(row.queue)]
 
-    async def causes(self, rule: Rule) -> list[CauseTally]:
+    async def causes(self, rule: Rule) -> tuple[list[CauseTally], bool]:
+        """By cause and queue, and whether these are all: one read gives those with the most letters."""
         every = await self._once("causes", lambda: self._store.causes(None, PAGE_LIMIT))
-        return [row for row in every if rule.concerns(row.queue)]
+        return [row for row in every if rule.concerns(row.queue)], len(every) < PAGE_LIMIT
+
+    def firing(self, rule: Rule) -> dict[str, State]:
+        """The alerts of the rule so far, by subject."""
+        return {state.subject: state for state in self._states if state.rule == rule.name}
 
     async def oldest_letter(self, rule: Rule, queue: str) -> Instant | None:
         """When the queue's oldest open letter died. By the counters of causes, if these are all of them."""
-        every = await self._once("causes", lambda: self._store.causes(None, PAGE_LIMIT))
-        if len(every) < PAGE_LIMIT:
-            return min([row.first_at for row in every if self.label(rule, row.queue) == queue], default=None)
-        page = await self._store.find(_open_letters(queue), 1, oldest=True)
+        rows, every = await self.causes(rule)
+        if every:
+            return min([row.first_at for row in rows if self.label(rule, row.queue) == queue], default=None)
+        return await self.first_death(_of_queue(queue))
+
+    async def first_death(self, *which: Selection) -> Instant | None:
+        """When the oldest of these open letters died."""
+        page = await self._store.find(_open_letters(*which), 1, oldest=True)
         return next((item.letter.died_at for item in page if item.letter is not None), None)
+
+    async def last_letters(self, rule: Rule) -> tuple[Item, ...]:
+        """Open letters, those that died last; as many as a round looks at."""
+        return (await self._store.find(_open_letters(_of_rule(rule)), LOOKS)).items
 
     async def letters_within(self, queue: str, within: Millis, most: int) -> int:
         """How many open letters died in this time; counted no further than `most`."""
-        return len((await self._store.ids(And((_open_letters(queue), Match("died", "<", within))), most)).ids)
+        return len((await self._store.ids(_open_letters(_of_queue(queue), Match("died", "<", within)), most)).ids)
 
     async def gates(self) -> dict[str, GateView]:
         return {view.name: view for view in await self._once("gates", lambda: list_gates(self._store))}
@@ -160,16 +178,51 @@ class Reads:
         return settings.gate
 
 
-def _open_letters(queue: str) -> And:
-    named = Match("queue", "glob" if is_family(queue) else "=", queue)
-    return And((named, Match("state", "=", "dead"), Match("disposition", "=", "open")))
+def _open_letters(*which: Selection) -> And:
+    return And((Match("state", "=", "dead"), Match("disposition", "=", "open"), *which))
+
+
+def _of_queue(queue: str) -> Match:
+    return Match("queue", "glob" if is_family(queue) else "=", queue)
+
+
+def _of_rule(rule: Rule) -> Selection:
+    return Or(tuple(map(_of_queue, rule.queues))) if rule.queues else Not(Match("queue", "glob", f"{OUTBOX}*"))
 
 
 async def _new_cause(reads: Reads, rule: Rule) -> list[Finding]:
     by_cause: dict[str, list[CauseTally]] = {}
-    for row in await reads.causes(rule):
+    rows, every = await reads.causes(rule)
+    for row in rows:
         by_cause.setdefault(row.cause, []).append(row)
-    return [_cause(rule, cause, rows, reads.at) for cause, rows in by_cause.items()]
+    if every:
+        return [_cause(rule, cause, rows, reads.at) for cause, rows in by_cause.items()]
+    return await _causes_of_many(reads, rule, by_cause)
+
+
+async def _causes_of_many(reads: Reads, rule: Rule, by_cause: dict[str, list[CauseTally]]) -> list[Finding]:
+    """A new cause may have too few letters to be among `by_cause`: then the letters that died last have it. One that is
+    there may have older letters in queues that are not.
+    """
+    seen, firing, found = frozenset(by_cause), reads.firing(rule), []
+    for item in await reads.last_letters(rule):
+        if item.letter is not None and item.letter.failure.cause not in seen:
+            died_at, failure = item.letter.died_at, item.letter.failure
+            row = CauseTally(failure.cause, item.queue, 1, failure.type, failure.text, died_at, died_at)
+            by_cause.setdefault(failure.cause, []).append(row)
+    for cause, rows in by_cause.items():
+        finding = _cause(rule, cause, rows, reads.at)
+        if finding.begins and cause not in firing:
+            first = await reads.first_death(Match("cause", "=", cause), _of_rule(rule))
+            finding = replace(finding, begins=first is not None and first > reads.at - rule.when.options["within"])
+        found.append(finding)
+    others = sorted(firing.keys() - by_cause.keys())
+    turn = reads.at // MINUTE * LOOKS % len(others) if others else 0
+    for place, cause in enumerate((*others[turn:], *others[:turn])):
+        looked_at = place < LOOKS
+        if not looked_at or await reads.first_death(Match("cause", "=", cause), _of_rule(rule)) is not None:
+            found.append(Finding(cause, firing[cause].text, firing[cause].queues, begins=False))
+    return found
 
 
 def _cause(rule: Rule, cause: str, rows: Sequence[CauseTally], now: Instant) -> Finding:
@@ -228,13 +281,14 @@ async def _utilisation(reads: Reads, rule: Rule) -> list[Finding]:
 
 
 async def _disabled(reads: Reads, rule: Rule) -> list[Finding]:
-    found, behind = [], dict[str, list[str]]()
-    for row in await reads.rows(rule):
+    found, behind = [], dict[str, dict[str, None]]()
+    families = [row for row in reads.families.values() if rule.concerns(row.queue)]
+    for row in [*await reads.rows(rule, members=True), *families]:
         if row.paused:
             text = f"queue {row.queue} is paused by {row.paused_by}: {row.paused_reason}"
             found.append(Finding(row.queue, text, (row.queue,)))
         if gate := reads.gate_of(row):
-            behind.setdefault(gate, []).append(row.queue)
+            behind.setdefault(gate, {})[row.queue if gate == row.queue else reads.label(rule, row.queue)] = None
     gates = await reads.gates() if behind else {}
     for name, queues in behind.items():
         if name in gates and gates[name].state != "closed":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from redrive import events as ev
+from redrive.core.backoff import exponential
 from redrive.core.item import Millis
 from redrive.engine.ids import hashed_id, new_id
 from redrive.errors import NotificationFailed
@@ -16,7 +18,8 @@ from redrive.stores.clock import Clock
 
 logger = logging.getLogger("redrive.alerts")
 
-DOWN_CHECK: Millis = 5_000
+CHECKS = exponential("5s", factor=2, cap="5m")
+"""How often the watch of a channel looks; less often while the channel takes nothing."""
 
 
 class DownWatch:
@@ -29,19 +32,12 @@ class DownWatch:
         self._events = events
         self._clock = clock
         self._failing: dict[str, tuple[Millis, str]] = {}
-        self._told: dict[tuple[str, str], Notice] = {}
-
-    @property
-    def rules(self) -> list[Rule]:
-        return [rule for rule in self._book.rules.values() if rule.when.kind == "store_down"]
 
     async def run(self) -> None:
         cancel = self._events.subscribe(self._heard)
+        rules = [rule for rule in self._book.rules.values() if rule.when.kind == "store_down"]
         try:
-            while True:
-                await self._clock.sleep(DOWN_CHECK)
-                for rule in self.rules:
-                    await self._check(rule)
+            await asyncio.gather(*(self._watch(rule, name) for rule in rules for name in rule.to))
         finally:
             cancel()
 
@@ -51,33 +47,37 @@ class DownWatch:
         elif isinstance(event, ev.StoreRecovered):
             self._failing.pop(event.part, None)
 
-    async def _check(self, rule: Rule) -> None:
+    async def _watch(self, rule: Rule, name: str) -> None:
+        """Of one channel: another one that hangs or fails delays nothing here."""
+        told: Notice | None = None
+        failures = 0
+        while True:
+            await self._clock.sleep(CHECKS.delay(failures, 0.0) or 0)
+            notice = self._due(rule, name, told)
+            if notice is None or await self._send(name, notice):
+                failures = 0
+                if notice is not None:
+                    told = notice if notice.status == "firing" else None
+            else:
+                failures += 1
+
+    def _due(self, rule: Rule, name: str, told: Notice | None) -> Notice | None:
+        """What is to be told now."""
         now = self._clock.now()
+        if rule.severity != "critical" and self._book.channels[name].quiet_until(now) > now:
+            return None
         since, error = min(self._failing.values(), default=(now, ""))
         down = bool(self._failing) and now - since >= rule.for_
-        for name in rule.to:
-            told = self._told.get((rule.name, name))
-            if down and (told is None or (rule.repeat is not None and now - told.at >= rule.repeat)):
-                text = shown_text(f"{self._owner} cannot reach its store {self._where}: {error}")
-                repeated = 0 if told is None else told.repeated + 1
-                key = f"store-down-{hashed_id(f'{self._where} {rule.name}'.encode())}"  # of all processes
-                notice = Notice("firing", key, rule.name, "store", rule.severity, text, (), since, now, repeated)
-            elif told is not None and not self._failing:
-                notice = told.over(now)
-            else:
-                continue
-            if await self._send(rule, name, notice):
-                if notice.status == "firing":
-                    self._told[rule.name, name] = notice
-                else:
-                    del self._told[rule.name, name]
+        if down and (told is None or (rule.repeat is not None and now - told.at >= rule.repeat)):
+            text = shown_text(f"{self._owner} cannot reach its store {self._where}: {error}")
+            repeated = 0 if told is None else told.repeated + 1
+            key = f"store-down-{hashed_id(f'{self._where} {rule.name}'.encode())}"  # of all processes
+            return Notice("firing", key, rule.name, "store", rule.severity, text, (), since, now, repeated)
+        return told.over(now) if told is not None and not self._failing else None
 
-    async def _send(self, rule: Rule, name: str, notice: Notice) -> bool:
-        channel = self._book.channels[name]
-        if rule.severity != "critical" and channel.quiet_until(notice.at) > notice.at:
-            return False
+    async def _send(self, name: str, notice: Notice) -> bool:
         try:
-            await send(channel, Message(new_id(), notice.at, (notice,)))
+            await send(self._book.channels[name], Message(new_id(), notice.at, (notice,)))
         except NotificationFailed as error:
             log(logger, logging.WARNING, "an alert about the store was not sent", channel=name, error=error)
             return False

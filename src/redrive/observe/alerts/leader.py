@@ -117,7 +117,7 @@ class AlertLeader:
         """Judge all rules now. Raises StoreError, and Conflict if another process does the same."""
         tally = await self._store.tally(members=False)
         made = Round(self._book, await self._store.documents(KIND), tally.at, max(self._windows(), default=0))
-        reads = Reads(self._store, tally, made.counts())
+        reads = Reads(self._store, tally, made.counts(), made.states)
         for rule in tuple(self._book.rules.values()):
             if rule.when.kind in JUDGES:
                 made.judged(rule, await self._judge(rule, reads))

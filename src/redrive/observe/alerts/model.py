@@ -34,11 +34,13 @@ SEEN: Millis = 10 * 60_000
 GONE: Millis = 3 * SEEN
 """After so long, rules that no process judges any more are forgotten, and their alerts are over."""
 REPEAT: Millis = 4 * 3_600_000
+LONGEST: Millis = 60_000
+"""For one attempt to send, by a channel of any kind."""
 LINES = 20
 """The most alerts that one message lists."""
 TEXT_LIMIT = 300
 HELD_LIMIT = 500
-"""The most notices of a channel that wait; of more, the first are only counted."""
+"""The most notices of a channel that wait; of more, the first are only counted, but never that an alert is over."""
 SECRETS = frozenset({"url", "routing_key", "key", "token", "password"})
 DURATIONS = frozenset({"than", "within", "longer_than", "timeout"})
 
@@ -176,13 +178,13 @@ class Message(Struct, frozen=True):
         first = self.notices[0]
         return f"{len(self.notices) + self.more} alerts" if len(self.notices) > 1 else str(first)
 
-    def text(self, escape: Callable[[str], str] = str, room: int = 100_000) -> str:
-        """A line for each notice, as far as there is room for its characters."""
+    def text(self, escape: Callable[[str], str] = str, room: int = 100_000, size: Callable[[str], int] = len) -> str:
+        """A line for each notice, as far as there is room; `size` measures a line."""
         lines: list[str] = []
         room -= 30  # for the last line
         for notice in self.notices:
             line = escape(str(notice))
-            room -= len(line) + 1
+            room -= size(line) + 1
             if room < 0:
                 break
             lines.append(line)
@@ -227,8 +229,12 @@ class Held(Struct, frozen=True):
     more: int = 0
 
     def with_more(self, due: Instant, notices: list[Notice]) -> Held:
+        """Without its end, an incident would stay open at the other side."""
         every = (*self.notices, *notices)
-        return Held(due, every[-HELD_LIMIT:], self.more + max(0, len(every) - HELD_LIMIT))
+        firing = [place for place, notice in enumerate(every) if notice.status == "firing"]
+        left_out = frozenset(firing[: max(0, len(every) - HELD_LIMIT)])
+        kept = tuple([notice for place, notice in enumerate(every) if place not in left_out])
+        return Held(due, kept, self.more + len(left_out))
 
 
 class Outgoing(Struct, frozen=True):

@@ -17,7 +17,7 @@ from redrive.core.schedule import zone
 from redrive.engine.registry import check_queue_name
 from redrive.errors import ConfigError, MissingExtra
 from redrive.net.urls import check_http_url, check_token
-from redrive.observe.alerts.model import DURATIONS, SECRETS, SEVERITIES, Channel, Condition, Rule, Severity
+from redrive.observe.alerts.model import DURATIONS, LONGEST, SECRETS, SEVERITIES, Channel, Condition, Rule, Severity
 from redrive.office.settings import check_name
 
 _HOURS = r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)"
@@ -135,8 +135,16 @@ def _duration(value: Any, field: str) -> Millis:
     return positive(value, field=field)
 
 
+def _timeout(value: Any, field: str) -> Millis:
+    if (millis := positive(value, field=field)) > LONGEST:
+        hint = "an attempt takes no longer; have the program start what does"
+        raise ConfigError(f"must be at most 1m, got {shown(value)}", field=field, hint=hint)
+    return millis
+
+
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(DURATIONS, _duration),
+    "timeout": _timeout,
     **dict.fromkeys(SECRETS, _token),
     "url": _url,
     "password": _password,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -52,6 +52,7 @@ class Round:
         self._now = now
         self._window = window
         self._states = {key: self._read(key, State) for key in self._of(STATE)}
+        self.states: Collection[State] = self._states.values()
         self._silences = [self._read(key, Silence) for key in self._of(SILENCE)]
         self._notices: dict[str, list[Notice]] = defaultdict(list)
         self.outgoing = {key: self._read(key, Outgoing) for key in self._of(OUTGOING)}
@@ -182,7 +183,7 @@ class Round:
 
 def messages_of(notices: Sequence[Notice], more: int, now: Instant, *, alone: bool) -> list[Message]:
     if alone:
-        return [Message(new_id(), now, (notice,)) for notice in notices]
+        return [Message(new_id(), now, (notice,), more) for notice in notices]
     return [Message(new_id(), now, tuple(notices[:LINES]), more + max(0, len(notices) - LINES))]
 
 
