@@ -291,3 +291,20 @@ def test_a_part_of_the_body_cannot_pass_for_the_timestamp() -> None:
     moved = headers(webhook_id=f"{ID}.{NOW}", webhook_timestamp=str(NOW + 10_000), webhook_signature=signature)
     with pytest.raises(BadSignature, match="webhook-id"):
         verify(moved, body=b"stolen", now=NOW + 10_000)
+
+
+def test_s9_a_recorded_request_is_refused_and_a_repeated_delivery_is_not() -> None:
+    secret, seen = signing.new_secret(), signing.SeenRequests()
+
+    def received(at: int, now: float) -> str:
+        headers = signing.signed_headers([secret], "msg_1", at, b"{}")
+        return signing.verify([secret], headers, b"{}", now_seconds=now, seen=seen)
+
+    assert received(1000, 1000) == "msg_1"
+    with pytest.raises(BadSignature, match="this very request was received before"):
+        received(1000, 1299)
+    assert received(1060, 1060) == "msg_1", "the next attempt"
+    with pytest.raises(BadSignature, match="301 s old"):
+        received(1000, 1301)
+    assert received(3000, 3000) == "msg_1"
+    assert len(seen._until) == 1, "what is too old anyway is forgotten"  # noqa: SLF001 - its size has no other use

@@ -90,10 +90,12 @@ def verify(
     *,
     now_seconds: float,
     tolerance: int = TOLERANCE,
+    seen: SeenRequests | None = None,
 ) -> str:
-    """The webhook id, to be remembered for twice the tolerance: the same id again is a replay or a repeated delivery.
+    """The webhook id: a handler that must run once remembers it, since a delivery may be repeated.
 
-    `body` as it was received, before any parsing. Raises BadSignature; ConfigError if a key cannot be used.
+    `body` as it was received, before any parsing. `seen`: refuses a request that was verified before. Raises
+    BadSignature; ConfigError if a key cannot be used.
     """
     keys = read_keys(secrets_or_public_keys, VERIFYING)
     _check_body(body)
@@ -107,7 +109,26 @@ def verify(
     start = f"{webhook_id}.{timestamp}.".encode()
     if not any(_matches(key, given, start, body) for key in keys):
         raise BadSignature("signature does not match", part=SIGNATURE)
+    if seen is not None:
+        seen.add(webhook_id, int(timestamp), now_seconds, tolerance)
     return webhook_id
+
+
+class SeenRequests:
+    """Requests that this process verified, each for as long as its timestamp is good: a recorded one that is sent again
+    is refused. A repeated delivery has a new timestamp.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, int], float] = {}
+
+    def add(self, webhook_id: str, timestamp: int, now_seconds: float, tolerance: int) -> None:
+        """Raises BadSignature if it was added before."""
+        while self._until and self._until[oldest := next(iter(self._until))] < now_seconds:
+            del self._until[oldest]
+        if (webhook_id, timestamp) in self._until:
+            raise BadSignature("this very request was received before", part=ID)
+        self._until[webhook_id, timestamp] = now_seconds + 2 * tolerance
 
 
 def header_of(headers: Headers, name: str) -> str:

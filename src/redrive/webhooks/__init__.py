@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from redrive.errors import BadSignature, MissingExtra, WebhookError, WebhookFailed, WebhookRejected
 
 if TYPE_CHECKING:
-    from redrive.net.signing import new_secret, sign, signed_headers, verify
+    from redrive.net.signing import SeenRequests, new_secret, sign, signed_headers, verify
     from redrive.office.tokens import Token
     from redrive.webhooks.endpoints import Endpoints, EndpointStats, NewEndpoint
     from redrive.webhooks.hub import Hub
@@ -28,7 +28,7 @@ else:
             "redrive.webhooks.maintenance": "Maintained Notice",
             "redrive.webhooks.model": "Endpoint Webhook next_retry_delay should_retry",
             "redrive.webhooks.relay": "Relay WebhookPage mark_old_webhooks_as_dead_letter",
-            "redrive.net.signing": "new_secret sign signed_headers verify",
+            "redrive.net.signing": "SeenRequests new_secret sign signed_headers verify",
             "redrive.office.tokens": "Token",
             "redrive.webhooks.tokens": "HubRefused",
         },
@@ -56,6 +56,7 @@ __all__ = [
     "NewEndpoint",
     "Notice",
     "Relay",
+    "SeenRequests",
     "Token",
     "Webhook",
     "WebhookError",
