@@ -88,7 +88,7 @@ class BadFilter(ConfigError):
     """`column` is 1-based and points at the first character that cannot be read."""
 
     def __init__(self, message: str, *, text: str, column: int, hint: str = "") -> None:
-        super().__init__(f"{message} at column {column}\n  {text}\n  {' ' * (column - 1)}^", field="filter", hint=hint)
+        super().__init__(f"column {column}: {message}\n  {text}\n  {' ' * (column - 1)}^", field="filter", hint=hint)
         self.text = text
         self.column = column
 
