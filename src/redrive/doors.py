@@ -35,7 +35,7 @@ COMMANDS = frozenset(
     )
 )
 """The commands of redrive that belong to no door."""
-SETTINGS = frozenset({"store", "actor", "max_payload", "log", "worker", "alerts", "encryption_keys"})
+SETTINGS = frozenset({"store", "actor", "max_payload", "log", "worker", "alerts", "encryption_keys", "release"})
 """The first words of redrive's own settings."""
 CODES = range(1, 126)
 """Exit codes that a door may use: a shell gives the higher ones a meaning of its own."""

@@ -10,7 +10,7 @@ RedriveError
 │   ├── BadSchedule          a cron text, interval or time zone that cannot be kept
 │   ├── BadSettings          the settings file, the environment or flags; carries every fault
 │   ├── InvalidReceipt       a receipt that cannot be sent; carries every fault
-│   ├── EncryptionKeyMissing a queue is encrypted, and this process has no key; nothing was stored; carries the queue
+│   ├── EncryptionKeyMissing a queue is encrypted, and this process lacks the key; nothing was stored; carries both
 │   ├── MissingExtra         an optional package is needed; names the pip command
 │   ├── BindingConflict      this process has the database open through another SQLite library
 │   └── UnsafeFileSystem     SQLite's locks cannot be relied on there
@@ -88,7 +88,7 @@ class BadFilter(ConfigError):
     """`column` is 1-based and points at the first character that cannot be read."""
 
     def __init__(self, message: str, *, text: str, column: int, hint: str = "") -> None:
-        super().__init__(f"{message} at column {column}\n  {text}\n  {' ' * (column - 1)}^", field="filter", hint=hint)
+        super().__init__(f"column {column}: {message}\n  {text}\n  {' ' * (column - 1)}^", field="filter", hint=hint)
         self.text = text
         self.column = column
 
@@ -128,15 +128,19 @@ class MissingExtra(ConfigError):
 
 
 class EncryptionKeyMissing(ConfigError):
-    """`queue` is encrypted, and this process has no key to encrypt with."""
+    """`queue` is encrypted, and this process has no key to encrypt with; or a payload of it is encrypted with `key`,
+    which this process does not have.
+    """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"queue {queue!r} is encrypted and this process has no encryption key; nothing was stored",
-            field="encryption",
-            hint="give it the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS",
-        )
+    def __init__(self, queue: str, key: str = "") -> None:
+        text = f"queue {queue!r} is encrypted and this process has no encryption key; nothing was stored"
+        if key:
+            why = f"a payload of it is encrypted with key {key!r}, which this process does not have"
+            text = f"queue {queue!r}: {why}; nothing was changed"
+        hint = "give it the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS"
+        super().__init__(text, field="encryption", hint=hint)
         self.queue = queue
+        self.key = key
 
 
 class BindingConflict(ConfigError):

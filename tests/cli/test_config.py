@@ -132,6 +132,15 @@ def test_who_acts_is_a_setting(
     assert "night shift" in here(capsys, "queue", "show", "mail").out
 
 
+def test_the_release_of_what_commands_put_is_a_setting(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(folder, "no", name="shop.db")
+    (folder / "other.toml").write_text(f'store = "sqlite:///{folder}/shop.db"\nrelease = "1.4.2"\n')
+    for command in (("queue", "push", "mail", "{}"), ("mailbox", "send", "inbox", "5", "--new")):
+        assert here(capsys, *command, "--config", "other.toml").code == Exit.DONE
+    found = here(capsys, "item", "list", "--where", "release:1.4.2", "--json", "--config", "other.toml")
+    assert sorted(item["queue"] for item in json.loads(found.out)["items"]) == ["inbox", "mail"]
+
+
 @pytest.mark.parametrize("command", [["queue", "list"], ["worker", "run", "tasks:app"], ["config", "show"]])
 def test_bad_settings_end_every_command_with_one_line(
     command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,8 @@ def test_what_the_command_line_can_do_with_and_without_keys(
     told = run("queue", "push", "cards", "--", '{"number": "4222"}')
     assert (told.code, "queue 'cards' is encrypted and this process has no encryption key" in told.err) == (2, True)
     assert "encrypted with key 'k1', which this process does not have" in run("letters", "show", item_id).out
+    told = run("item", "edit", item_id, "--set", "number=5", "--reason", "typo")
+    assert (told.code, "encrypted with key 'k1', which this process does not have" in told.err) == (Exit.USAGE, True)
     assert run("db", "reencrypt").code == Exit.USAGE
     assert run("db", "keys").out == "k1\t1\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -14,9 +14,12 @@ from redrive.core.states import State
 from redrive.errors import BadFilter, BadImport, ConfigError, DecryptionFailed, EncryptionKeyMissing
 from redrive.office.records import line_of
 from redrive.stores.memory import MemoryStore
+from tests.support.lab import Lab
 
 KEYS = Keyring({"k1": bytes(range(32))}, current="k1")
 OTHERS = Keyring({"k9": bytes(range(9, 41))}, current="k9")
+BOTH = Keyring({"k1": bytes(range(32)), "k9": bytes(range(9, 41))}, current="k9")
+WRONG = Keyring({"k1": bytes(32)}, current="k1")
 
 
 @pytest.fixture
@@ -61,7 +64,9 @@ async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryS
 async def test_an_item_is_not_run_by_a_process_without_keys(app: Redrive, store: MemoryStore) -> None:
     item_id = await app.enqueue("cards", {"number": "4111"})
     store.use_keys(None)
-    with pytest.raises(EncryptionKeyMissing, match="queue 'cards' is encrypted"):
+    with pytest.raises(
+        EncryptionKeyMissing, match=r"queue 'cards': .* with key 'k1', which this process does not have"
+    ):
         await app.run_item(item_id)
     assert ((await app.get(item_id)).state, (await app.get(item_id)).attempt) == (State.READY, 0)
 
@@ -112,20 +117,81 @@ async def test_a_queue_that_is_encrypted_meanwhile_costs_others_nothing(store: M
         assert ran == ["other"] * 2
 
 
-async def test_letters_under_an_unknown_key_keep_their_bytes_until_the_key_is_there(
-    app: Redrive, store: MemoryStore
+async def test_items_whose_key_a_worker_lacks_wait_for_one_that_has_it(
+    lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    item_id = await app.enqueue("cards", {"number": "4111"})
-    store.use_keys(OTHERS)
+    app, ran = await lab.app(), []
+
+    @app.handler("cards", concurrency=1)
+    async def charge(number: str) -> None:
+        ran.append(number)
+
+    lab.store.use_keys(KEYS)
+    await app.configure("cards", encrypt=True, reason="cards")
+    old = [await app.enqueue("cards", {"number": f"old {number}"}) for number in range(60)]
+    lab.store.use_keys(OTHERS)
+    await app.enqueue("cards", {"number": "new"})
+    async with lab.working(app):
+        await lab.pass_time("1s")
+        assert ran == ["new"]
+        await lab.pass_time("100s")
+        asked = lab.clock.verbs
+        await lab.pass_time("20s")
+        assert lab.clock.verbs - asked < 150, "the worker asks again and again for what it cannot read"
+        assert [(await lab.item(each)).deliveries for each in old] == [5] * 60
+        told = await app.explain(old[0])
+        assert (told.why[0].kind, told.next) == ("missing_key", "it runs when a worker that has the key leases it")
+        assert "it does not have encryption key 'k1'" in told.summary
+        (problem,) = (await app.health()).problems
+        assert (problem.kind, problem.what) == ("missing_key", "cards")
+        assert "encrypted with key 'k1', which worker " in problem.text
+    await lab.drain(app, limit="10s")
+    for item_id in old:
+        found = await lab.item(item_id)
+        assert (found.state, found.attempt, found.errors, found.crashes) == (State.READY, 0, 0, 0)
+    assert len([record for record in caplog.records if "encryption key 'k1'" in record.getMessage()]) == 1
+    lab.store.use_keys(BOTH)
+    async with lab.working(app):
+        await lab.pass_time("1m")
+    assert (ran[0], len(ran), len(set(ran))) == ("new", 61, 61)
+
+
+async def test_an_item_whose_key_is_missing_is_neither_run_nor_edited(app: Redrive, store: MemoryStore) -> None:
+    item_id = await app.enqueue("cards", {"number": "4111"}, delay="1h")
+    before = await app.history(item_id)
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: app.run_item(item_id),
+        lambda: app.edit(item_id, {"number": "4222"}, reason="typo"),
+        lambda: app.edit(item_id, {"number": "4222"}, reason="typo", raw=True),
+    )
+    for ring in (OTHERS, None):
+        store.use_keys(ring)
+        for call in calls:
+            with pytest.raises(EncryptionKeyMissing, match=r"queue 'cards': .* with key 'k1'") as caught:
+                await call()
+            assert (caught.value.queue, caught.value.key) == ("cards", "k1")
+    store.use_keys(BOTH)
+    assert await app.history(item_id) == before
+    assert (await app.edit(item_id, {"number": "4222"}, reason="typo")).revision == 1
+    await app.run_item(item_id)
+    assert await app.wait(item_id) == {"charged": "4222"}
+
+
+@pytest.mark.parametrize(
+    ("ring", "why"),
+    [(OTHERS, "which this process does not have"), (WRONG, "does not decrypt"), (None, "which this process does not")],
+    ids=["missing", "wrong", "none"],
+)
+async def test_the_payload_of_a_letter_is_never_given_encrypted(
+    app: Redrive, store: MemoryStore, ring: Keyring | None, why: str
+) -> None:
+    item_id = await app.enqueue("cards", {"number": "bad"})
     await app.run(until_idle=True)
-    letter = (await app.letters.get(item_id)).item
-    assert letter.letter is not None
-    assert (letter.letter.reason, letter.sealed) == ("unreadable", "k1")
-    assert "key 'k1', which this process does not have" in letter.flaw
-    store.use_keys(KEYS)
-    await app.letters.replay(item_id, reason="the key is there")
-    await app.run(until_idle=True)
-    assert await app.wait(item_id) == {"charged": "4111"}
+    assert await app.letters.payload(item_id) == {"number": "bad"}
+    store.use_keys(ring)
+    with pytest.raises(DecryptionFailed, match=f"letter {item_id} of queue 'cards': .*{why}") as caught:
+        await app.letters.payload(item_id)
+    assert (caught.value.key, (await app.letters.get(item_id)).item.sealed) == ("k1", "k1")
 
 
 async def test_an_app_with_another_key_under_a_known_id_does_not_open(app: Redrive, store: MemoryStore) -> None:
@@ -192,7 +258,9 @@ async def test_an_export_stays_encrypted_unless_it_is_to_decrypt(app: Redrive, s
 async def test_acts_by_payload_are_refused_on_an_encrypted_queue(app: Redrive) -> None:
     await app.enqueue("cards", {"number": "bad"})
     await app.run(until_idle=True)
-    with pytest.raises(BadFilter, match="payload filters cannot be used on queue 'cards': it is encrypted"):
+    with pytest.raises(
+        BadFilter, match=r"column 1: payload filters cannot be used on queue 'cards': it is encrypted\n"
+    ):
         await app.letters.find("payload.number:bad")
     assert len(await app.letters.find("queue:cards")) == 1
 

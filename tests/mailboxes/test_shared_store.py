@@ -277,7 +277,7 @@ def test_a_store_of_ones_own_is_taken_as_it_is(tmp_path: Path) -> None:
         assert second.receive()[0].body == 2
 
 
-def test_an_encrypted_mailbox_gives_nothing_to_a_process_without_keys(mailboxes: Openers) -> None:
+def test_an_encrypted_mailbox_gives_nothing_to_a_process_without_keys(mailboxes: Openers, clock: FakeClock) -> None:
     keys = Keyring({"k1": bytes(range(32))}, current="k1")
     inbox = mailboxes("sqlite")("inbox", encryption=keys)
     shared = inbox.shared
@@ -287,13 +287,34 @@ def test_an_encrypted_mailbox_gives_nothing_to_a_process_without_keys(mailboxes:
     for call in (lambda: keyless.send("more"), lambda: keyless.receive(10)):
         with pytest.raises(EncryptionKeyMissing, match="queue 'inbox' is encrypted"):
             call()
-    assert item_of(keyless, message_id).state is State.READY
+    other = mailboxes("sqlite")("inbox", encryption=Keyring({"k2": bytes(range(1, 33))}, current="k2"))
+    later = other.send("readable")
+    assert [message.body for message in other.receive(10)] == ["readable"]
+    assert other.receive(10) == []
+    item = item_of(keyless, message_id)
+    assert (item.state, item.attempt, item_of(keyless, later).state) == (State.READY, 0, State.LEASED)
+    clock.advance("1m")
     (message,) = inbox.receive(10)
     assert (message.id, message.body) == (message_id, "secret")
     message.acknowledge()
     wrong = mailboxes("sqlite")("inbox", encryption=Keyring({"k1": bytes(32)}, current="k1"))
     with pytest.raises(ConfigError, match="key 'k1' is not the key that this store knows"):
         wrong.receive()
+
+
+def test_messages_attempts_and_beats_have_the_release_of_the_program(
+    mailboxes: Openers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDRIVE_RELEASE", "1.4.2")
+    inbox = mailboxes("memory")("inbox")
+    sent = [inbox.send(1), *inbox.send_many([2])]
+    assert [item_of(inbox, each).release for each in sent] == ["1.4.2"] * 2
+    inbox.receive()[0].nack()
+    shared = inbox.shared
+    shared.call(shared.tasks.rest)
+    (beat,) = shared.call(shared.store.workers)
+    (attempt,) = shared.call(shared.store.get, sent[0]).attempts
+    assert (attempt.release, beat.facts.release) == ("1.4.2", "1.4.2")
 
 
 def test_keys_are_given_to_a_url_and_not_to_a_store(faulty: FaultyStore) -> None:

@@ -12,6 +12,7 @@ from msgspec import structs
 from redrive import Redrive
 from redrive.app.internals import parts_of
 from redrive.errors import BadSettings, ConfigError
+from redrive.mailboxes import open_mailbox
 from redrive.observe.alerts import command, oldest_letter
 from redrive.observe.alerts.options import channel_of, rule_of
 from redrive.receipts.settings import ReceiptSettings
@@ -54,6 +55,7 @@ store = "memory:"
 encryption_keys = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 actor = "ops"
 max_payload = "64KiB"
+release = "1.4.2"
 
 [log]
 level = "warning"
@@ -104,6 +106,7 @@ store: "memory:"
 encryption_keys: k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
 actor: ops
 max_payload: 64KiB
+release: 1.4.2
 log: {level: warning, format: json}
 worker:
   processes: 4
@@ -139,6 +142,7 @@ FULL = Settings(
     "memory:",
     "ops",
     65536,
+    "1.4.2",
     LogSettings("warning", "json"),
     WorkerSettings(4, 20, ("emails", "invoices"), 60_000),
     None,
@@ -188,6 +192,7 @@ def test_variables_say_everything() -> None:
         "REDRIVE_ACTOR": "ops",
         "REDRIVE_ENCRYPTION_KEYS": "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
         "REDRIVE_MAX_PAYLOAD": "64KiB",
+        "REDRIVE_RELEASE": "1.4.2",
         "REDRIVE_LOG_LEVEL": "WARNING",
         "REDRIVE_LOG_FORMAT": "json",
         "REDRIVE_WORKER_PROCESSES": "4",
@@ -360,6 +365,8 @@ def test_all_faults_are_told_at_once_each_with_value_and_origin(folder: Path) ->
         ("max_payload", "0"),
         ("max_payload", "true"),
         ("max_payload", "1.5"),
+        ("release", "1.4"),
+        ("release", '""'),
         ("log.level", "1"),
         ("log.format", '"xml"'),
         ("worker.processes", "257"),
@@ -614,3 +621,17 @@ def test_an_app_without_a_store_of_its_own_takes_its_alerts_from_the_settings(fo
     (folder / "redrive.toml").write_text(TOML)
     for app, names in ((Redrive(), ["old-letters"]), (Redrive("memory:"), [])):
         assert list(parts_of(app).alerts.rules) == names
+
+
+def test_what_names_its_store_takes_its_release_from_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def releases() -> list[str]:
+        with open_mailbox("inbox", "sqlite:///box.db") as inbox:
+            return [parts_of(Redrive("memory:")).release, inbox.shared.release]
+
+    assert releases() == [""] * 2
+    monkeypatch.setenv("REDRIVE_RELEASE", "1.4.2")
+    assert releases() == ["1.4.2"] * 2
+    assert (parts_of(Redrive()).release, parts_of(Redrive("memory:", release="2")).release) == ("1.4.2", "2")
+    monkeypatch.setenv("REDRIVE_RELEASE", "a\nb")
+    with pytest.raises(ConfigError, match=r"release: .* is not a release"):
+        releases()

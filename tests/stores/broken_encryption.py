@@ -10,19 +10,20 @@ from msgspec import structs
 
 from redrive.core import sizes
 from redrive.core.acts import Act
-from redrive.core.decide import ToDone
+from redrive.core.decide import Charge, ToDone, ToReady
 from redrive.core.item import History, Instant, Item, NewItem
+from redrive.core.select import Selection
 from redrive.core.verbs import LeaseRequest, PutResult, Settled, Settlement
 from redrive.errors import EncryptionKeyMissing
 from redrive.stores import bodies, damage
-from redrive.stores.bodies import Bodies, Judged, Usable
+from redrive.stores.bodies import Bodies, Editable, Judged, Usable
 from redrive.stores.clock import Clock
 from redrive.stores.keyring import NONCE_SIZE, Keyring, Purpose, key_missing
 from redrive.stores.packing import is_sealed
 from redrive.stores.reencrypting import Rewrite
 from tests.stores.broken import Bent
 from tests.stores.broken_servers import Bug
-from tests.stores.planting import Patch
+from tests.stores.planting import Patch, Plant
 
 
 class ResultsInClear(Bent):
@@ -129,12 +130,34 @@ class BindsNoBodyToItsItem(Bent):
         super().use_keys(None if keyring is None else _BoundToNothing(keyring))
 
 
-def _letter(item: Item, now: Instant) -> Settlement:
-    return damage.laid_aside(item, key_missing("k1"), now)
+def _letter(item: Item, key: str, now: Instant, **_: bool) -> Settlement:
+    return damage.laid_aside(item, key_missing(key), now)
 
 
 def takes_what_it_cannot_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(damage, "given_back", _letter)
+
+
+def takes_a_missing_key_for_damage(patch: pytest.MonkeyPatch) -> None:
+    right = damage.given_back
+
+    def bent(item: Item, key: str, now: Instant, *, pause: bool) -> Settlement:
+        return (_letter if pause else right)(item, key, now, pause=pause)
+
+    patch.setattr(damage, "given_back", bent)
+
+
+def gives_back_at_once(patch: pytest.MonkeyPatch) -> None:
+    right = damage.given_back
+    patch.setattr(damage, "given_back", lambda item, key, now, **_: right(item, key, now, pause=False))
+
+
+def edits_what_it_cannot_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Bodies, "_check_editable", _AnyItem._check_editable)  # noqa: SLF001 - bent
+
+
+def edits_without_any_key(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Bodies, "_check_editable", _WithoutAnyKey._check_editable)  # noqa: SLF001 - bent
 
 
 async def _no_record(_store: object, _ring: Keyring) -> None:
@@ -164,7 +187,7 @@ class _NeverGivesBack(Bodies):
     async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
         usable = await super().usable(judged, now, lapsed=lapsed)
         items = {item.id: item for item, _ in judged}
-        return Usable(usable.items, tuple([_letter(items[one.id], now) for one in usable.ends]), usable.locked)
+        return Usable(usable.items, tuple([_letter(items[one.id], "k1", now) for one in usable.ends]), usable.locked)
 
 
 class MakesLettersWithoutKeys(Bent):
@@ -173,6 +196,65 @@ class MakesLettersWithoutKeys(Bent):
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._bodies = _NeverGivesBack(sizes.MAX)
+
+
+class _TakesAMissingKeyForDamage(_NeverGivesBack):
+    async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
+        kind = Bodies if self.keyring is None else _NeverGivesBack
+        return await kind.usable(self, judged, now, lapsed=lapsed)
+
+
+class TakesAMissingKeyForDamage(Bent):
+    """A process that was started without the old key empties the queue into the letters."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _TakesAMissingKeyForDamage(sizes.MAX)
+
+
+class _GivesBackAtOnce(Bodies):
+    async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
+        usable = await super().usable(judged, now, lapsed=lapsed)
+        at_once = ToReady(0, Charge.NOTHING)
+        return usable._replace(ends=tuple([structs.replace(one, decision=at_once) for one in usable.ends]))
+
+
+class GivesBackAtOnce(Bent):
+    """A process without the old key leases the same items again and again."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _GivesBackAtOnce(sizes.MAX)
+
+
+class _AnyItem(Bodies):
+    async def _check_editable(self, store: object, selection: object) -> None:
+        """Any may be edited."""
+
+
+class EditsWhatItCannotRead(Bent):
+    """A process without the old key replaces a payload that it could not show."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _AnyItem(sizes.MAX)
+
+
+class _WithoutAnyKey(Bodies):
+    async def _check_editable(self, store: Editable, selection: Selection) -> None:
+        if self.keyring is not None:
+            await _RIGHT(self, store, selection)
+
+
+_RIGHT = Bodies._check_editable  # noqa: SLF001 - bent
+
+
+class EditsWithoutAnyKey(Bent):
+    """In a queue that is not encrypted any more, a process without keys replaces what is encrypted."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self._bodies = _WithoutAnyKey(sizes.MAX)
 
 
 ENCRYPTION: dict[str, Bug] = {
@@ -199,4 +281,29 @@ ENCRYPTION: dict[str, Bug] = {
         "a process that was started without its keys empties the queue into the letters",
         ("test_encrypted_items_stay_ready_in_a_process_without_any_keys",),
     ),
+    "TakesAMissingKeyForDamage": Bug(
+        "a process that was started without the old key empties the queue into the letters",
+        ("test_encrypted_items_whose_key_is_missing_go_back_and_wait_for_it",),
+    ),
+    "GivesBackAtOnce": Bug(
+        "a process without the old key leases the same items again and again",
+        ("test_encrypted_items_whose_key_is_missing_go_back_and_wait_for_it",),
+    ),
+    "EditsWhatItCannotRead": Bug(
+        "a process without the old key replaces a payload that it could not show",
+        ("test_encrypted_payloads_are_edited_only_by_a_process_that_can_read_them",),
+    ),
+    "EditsWithoutAnyKey": Bug(
+        "in a queue that is not encrypted any more, a process without keys replaces what is encrypted",
+        ("test_encrypted_payloads_are_edited_only_by_a_process_that_can_read_them",),
+    ),
 }
+SHARED: dict[str, Plant] = {
+    "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
+    "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    "TakesAMissingKeyForDamage": Plant(patches=(takes_a_missing_key_for_damage,)),
+    "GivesBackAtOnce": Plant(patches=(gives_back_at_once,)),
+    "EditsWhatItCannotRead": Plant(patches=(edits_what_it_cannot_read,)),
+    "EditsWithoutAnyKey": Plant(patches=(edits_without_any_key,)),
+}
+"""What servers and SQLite have in common: bugs in the Python that all of them run."""

@@ -28,7 +28,7 @@ from redrive.stores.postgres.wake import Ear
 from redrive.stores.postgres.wire import Row, Wire
 from redrive.testing.conformance.kit import sha256
 from tests.stores import broken_ways as ways
-from tests.stores.broken_encryption import encrypts_with_any_key, takes_revisions_in_clear, takes_what_it_cannot_read
+from tests.stores.broken_encryption import SHARED, takes_revisions_in_clear
 from tests.stores.planting import Edit, Patch, Plant
 
 _DUE = "c.due_at <= now_at"
@@ -437,8 +437,7 @@ LANES: dict[str, Plant] = {
 _AS_SAID = "where not array[a.place, -a.place] &&"
 OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
-    "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
-    "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    **SHARED,
     "TakesBodiesInClear": Plant((Edit("put/in_clear", "o.packing <> 2", "false"),)),
     "TakesResultsInClear": Plant((Edit("settle/keep_evidence", "and o.packing <> 2", "and false"),)),
     "NumbersNoCascade": Plant(

@@ -24,7 +24,7 @@ from redrive.stores.redis.session import Session
 from redrive.stores.redis.texts import packed
 from redrive.testing.conformance.kit import sha256
 from tests.stores import broken_ways as ways
-from tests.stores.broken_encryption import encrypts_with_any_key, takes_what_it_cannot_read
+from tests.stores.broken_encryption import SHARED
 from tests.stores.planting import Edit, Patch, Plant
 
 Outcome = tuple[tuple[Answer, ...], Any, int]
@@ -380,8 +380,7 @@ OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(
         (Edit("take_in", "check_sealed(m[QUEUE], string.sub(ARGV[at], 9 + tonumber(string.sub(ARGV[at], 1, 8))))", ""),)
     ),
-    "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
-    "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    **SHARED,
     "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),
     "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
     "NumbersNoCascade": Plant(

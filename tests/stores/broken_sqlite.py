@@ -39,7 +39,7 @@ from redrive.stores.sqlite.tied import ORDER, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.sqlite.writer import Writer
 from tests.stores import broken_ways as ways
-from tests.stores.broken_encryption import encrypts_with_any_key, takes_revisions_in_clear, takes_what_it_cannot_read
+from tests.stores.broken_encryption import SHARED, takes_revisions_in_clear
 from tests.stores.planting import Edit, Patch, Plant
 
 _FENCE = "deliveries = ? and state = 'leased'"
@@ -240,8 +240,7 @@ def _unnumbered(module: Any, name: str, seqs_of: Callable[[Any], list[int]]) -> 
 
 OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
-    "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
-    "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    **SHARED,
     "TakesBodiesInClear": Plant(patches=(_counts_no_body_in_clear,)),
     "TakesResultsInClear": Plant(patches=(_counts_no_result_in_clear,)),
     "NumbersNoCascade": Plant(patches=(_unnumbered(edges, "_die", lambda items: [item.seq for item in items]),)),

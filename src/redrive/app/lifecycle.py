@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import UNSET, UnsetType
 
-from redrive import doors
+from redrive import doors, settings
 from redrive.app.declarations import Declarations
 from redrive.core.durations import Duration, parse
 from redrive.core.item import Millis
@@ -31,7 +31,8 @@ from redrive.observe.logs import log_event
 from redrive.office.letters import Letters, check_actor, default_actor
 from redrive.office.schedules import Schedules
 from redrive.settings import AlertSettings, Settings, load
-from redrive.stores.base import NAME_LIMIT, Store
+from redrive.settings.readers import release as read_release
+from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock, check_clock
 from redrive.stores.key_checks import check_keys
 from redrive.stores.keyring import Keyring, check_keyring
@@ -273,15 +274,15 @@ class Lifecycle:
         release: str | None = None,
         encryption: Keyring | None = None,
     ) -> None:
-        # An app that names its store is told everything by its code; what is left out is as by default. None is no
-        # name: it is what a variable gives that somebody forgot to set.
-        chosen = load().settings if store is UNSET else Settings()
+        # An app that names its store has all settings from its code, the release apart; what is left out is as by
+        # default. None is no name: it is what a variable gives that somebody forgot to set.
+        chosen = load().settings if store is UNSET else Settings(release=settings.release())
         check_clock(clock)
         most = parse_size(chosen.max_payload if max_payload is None else max_payload, field="max_payload")
         if most < 1:
             raise ConfigError("nothing would fit", field="max_payload", hint="use 1 byte or more")
         acts = (chosen.actor or default_actor()) if actor is None else check_actor(actor)
-        named = "" if release is None else _release(release)
+        named = (chosen.release or "") if release is None else read_release(release, "release")
         self._parts = AppParts(
             frames=traceback, max_payload=most, actor=acts, entered_by=self._entered_by, release=named
         )
@@ -320,13 +321,6 @@ class Lifecycle:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _release(release: object) -> str:
-    if not isinstance(release, str) or not 1 <= len(release) <= NAME_LIMIT or not release.isprintable():
-        hint = f"use 1 to {NAME_LIMIT} printable characters, such as 1.4.2, or leave it out"
-        raise ConfigError(f"{release!r} is not a release", field="release", hint=hint)
-    return release
 
 
 def _store(store: str | Store, clock: Clock | None) -> Store:

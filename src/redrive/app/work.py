@@ -19,6 +19,7 @@ from redrive.engine.asks import Asks
 from redrive.engine.ids import ItemId, new_id
 from redrive.engine.registry import is_outbox, unknown_outbox
 from redrive.errors import ConfigError, Conflict
+from redrive.office.encryption import check_key
 from redrive.office.scene import Explanation, look
 
 _NOT_WAITING = {
@@ -235,11 +236,13 @@ class Working(Lifecycle):
         """Run one waiting item here and now, due or not, also of a paused queue and beyond its limits.
 
         Its handler runs and its end is settled as in any worker. Gives the item as it is afterwards: done, waiting for
-        another attempt, or dead. Raises NotFound, and Conflict if it runs, has ended or is held by other items.
+        another attempt, or dead. Raises NotFound, EncryptionKeyMissing if this process lacks the key of its payload,
+        and Conflict if it runs, has ended or is held by other items.
         """
         parts = await self._parts.catch_up()
         item = (await parts.client.get(item_id)).item
         _check_waits(item)
+        check_key(parts.store, item)
         handler = {item.queue: parts.registry.choose((item.queue,))[item.queue]}
         if not handler[item.queue].takes(item.kind):
             hint = "register a handler for it, or one without a kind"

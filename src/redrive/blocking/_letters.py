@@ -203,7 +203,10 @@ class Letters:
         )
 
     def payload(self, item_id: str) -> Any:
-        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""
+        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none.
+
+        Raises DecryptionFailed for one that is encrypted with a key that this process lacks, or does not decrypt.
+        """
         return self._bridge.call(self._letters.payload, item_id)
 
     def count(self, filter: str = "") -> int:

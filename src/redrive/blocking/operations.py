@@ -207,7 +207,8 @@ class Operating(Lifecycle):
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        Raises NotFound, and Conflict for an item that runs, is over, or has another revision.
+        Raises NotFound, EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an
+        item that runs, is over, or has another revision.
         """
         return self._bridge.call(self._app.edit, item_id, payload, reason=reason, revision=revision, raw=raw)
 

@@ -31,6 +31,7 @@ from redrive.engine.receiver_tasks import ReceiverTasks
 from redrive.engine.report import Reporter
 from redrive.errors import AppClosed, CalledFromLoop
 from redrive.events import Events
+from redrive.settings import release
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
 from redrive.stores.key_checks import check_keys
@@ -57,10 +58,11 @@ class SharedStore:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.worker = f"{self.kind}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.pid = os.getpid()
+        self.release = release()
         self.fingerprint = _fingerprint(store)
         self.events = Events()
         self.reporter = Reporter(self.worker, self.events, self.clock)
-        self.tasks = ReceiverTasks(self.worker, store, self.events, self.clock)
+        self.tasks = ReceiverTasks(self.worker, store, self.events, self.clock, release=self.release)
         self.put: Batcher[NewItem, bool] = Batcher(self._put)
         self.settle: Batcher[Settlement, Answer] = Batcher(self._settle)
         self._key = key

@@ -208,7 +208,8 @@ class Working(Lifecycle):
         """Run one waiting item here and now, due or not, also of a paused queue and beyond its limits.
 
         Its handler runs and its end is settled as in any worker. Gives the item as it is afterwards: done, waiting for
-        another attempt, or dead. Raises NotFound, and Conflict if it runs, has ended or is held by other items.
+        another attempt, or dead. Raises NotFound, EncryptionKeyMissing if this process lacks the key of its payload,
+        and Conflict if it runs, has ended or is held by other items.
         """
         return self._bridge.call(self._app.run_item, item_id, grace=grace)
 

@@ -5,6 +5,7 @@ Nothing of the library is imported before a command really goes to a store: `--v
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,6 +143,14 @@ def _duration(_context: click.Context, parameter: click.Parameter, value: str | 
     return durations.parse(value, field=f"--{parameter.name}")
 
 
+def pass_on(talk: Talk, chosen: Settings) -> None:
+    """The app and the processes of a group read the same file; an app that names its store reads the variable alone."""
+    if talk.config is not None:
+        os.environ["REDRIVE_CONFIG"] = os.path.abspath(talk.config)  # noqa: PTH100 - on the way of every command
+    if chosen.release is not None:
+        os.environ["REDRIVE_RELEASE"] = chosen.release
+
+
 def _talk(context: click.Context) -> Talk:
     return context.obj if isinstance(context.obj, Talk) else Talk()
 
@@ -202,7 +211,8 @@ def visit(url: str, ask: Callable[[Redrive], Awaitable[T]], *, make: bool = Fals
         from redrive.stores.url import store_from_url
 
         store, chosen = store_from_url(url), settings()
-        app = Redrive(store, log=False, actor=chosen.actor, encryption=chosen.encryption_keys)
+        keys, release = chosen.encryption_keys, chosen.release
+        app = Redrive(store, log=False, actor=chosen.actor, encryption=keys, release=release)
         upkeep = _upkeep(store)
 
     async def asked() -> T:

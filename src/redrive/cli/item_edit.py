@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from redrive.cli.access import HELP_NAMES, json_option, store_option, verbose_option, visit
+from redrive.cli.access import HELP_NAMES, json_option, store_of, store_option, verbose_option, visit
 from redrive.cli.asking import can_ask
 from redrive.cli.output import clean, say, write, write_json
 from redrive.errors import ConfigError
@@ -70,8 +70,11 @@ def edit(
 
     async def look(app: Redrive) -> Item:
         from redrive.cli.letter import read
+        from redrive.office.encryption import check_key
 
-        return (await read(app, id))[0].item
+        item = (await read(app, id))[0].item
+        check_key(store_of(app), item)
+        return item
 
     expected = revision
     if made is None:

@@ -296,7 +296,9 @@ def _opened(name: str, store: str, *, new: bool = False, fix: str = LIST_THEM) -
         rows = visit(store, _rows)
         if not new:
             _row(rows, name, fix)
-        with open_mailbox(name, store, keep=None, encryption=settings().encryption_keys) as box:
+        chosen = settings()
+        with open_mailbox(name, store, keep=None, encryption=chosen.encryption_keys) as box:
+            box.shared.release = chosen.release or ""
             yield box
     except InvalidParameterError as error:
         message = error.message.removeprefix(f"{error.field}: ")

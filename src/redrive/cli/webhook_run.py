@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from redrive.cli.access import HELP_NAMES, config_option, store_option, verbose_option
+from redrive.cli.access import HELP_NAMES, config_option, pass_on, store_option, verbose_option
 from redrive.cli.exits import NotAllowed, Talk
 from redrive.cli.incoming import incoming
 from redrive.cli.webhook_access import named_values, relay_of, secrets_in
@@ -165,6 +165,7 @@ def _loaded(talk: Talk, *, grace: str | None, log_level: str | None, json_logs: 
         **{f"webhooks.{name}": None if value == () else value for name, value in flags.items()},
     }
     chosen = load(config=talk.config, flags=given).settings
+    pass_on(talk, chosen)
     set_up_logging(debug=talk.debug, level=chosen.log.level, format=chosen.log.format)
     return chosen
 

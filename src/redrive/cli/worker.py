@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from redrive.cli.access import HELP_NAMES, config_option, verbose_option
+from redrive.cli.access import HELP_NAMES, config_option, pass_on, verbose_option
 from redrive.cli.exits import Talk
 from redrive.cli.root import LazyGroup
 
@@ -105,9 +103,7 @@ def run(
         "log.format": "json" if json_logs else None,
     }
     loaded = load(config=talk.config, flags=flags)
-    if talk.config is not None:
-        # The app itself and the processes of a group are to read the same file.
-        os.environ["REDRIVE_CONFIG"] = str(Path(talk.config).absolute())
+    pass_on(talk, loaded.settings)
     if line is None and (reloads or loaded.settings.worker.processes is not None):
         return _group(talk, target, loaded, health_host, health_port, until_idle=until_idle, reloads=reloads)
     return _serve(talk, target, loaded, health_host, health_port, until_idle=until_idle, line=line)

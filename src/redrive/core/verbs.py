@@ -69,7 +69,7 @@ class LeaseRequest(Struct, frozen=True):
 
 class Leases(Struct, frozen=True):
     """`suspects_due`: an item waits that may only be leased by a worker which holds nothing else. `locked`: a queue of
-    which items were given back at once, since they are encrypted and this process has no keys; "" if there was none.
+    which items were given back at once, since this process does not have their encryption keys; "" if there was none.
     """
 
     items: tuple[Item, ...] = ()
@@ -373,7 +373,7 @@ class Tombstone(Struct, frozen=True):
 class WorkerFacts(Struct, frozen=True):
     """`stopped`: its last beat, in good order; without it, a worker that is not alive was lost. `slots`: how much it
     may run at once. `order`: what an operator asked of it, once it has heard it. `kinds`: queue and kind with a
-    blank between, of those queues of which it takes only these kinds.
+    blank between, of those queues of which it takes only these kinds. `missing_keys`: as in StoreInfo.
     """
 
     queues: tuple[str, ...]
@@ -386,6 +386,7 @@ class WorkerFacts(Struct, frozen=True):
     slots: int = 0
     order: str = ""
     kinds: tuple[str, ...] = ()
+    missing_keys: tuple[str, ...] = ()
 
     def kinds_of(self, queue: str) -> tuple[str, ...] | None:
         """Those that the worker takes of a queue; None for all."""
@@ -449,7 +450,9 @@ class Entry(Struct, frozen=True):
 
 class StoreInfo(Struct, frozen=True):
     """`durability`: what an accepted item survives: `power-loss`, `process-crash` or `none`. `keys`: the ids of the
-    encryption keys that this process gave it, the current one first.
+    encryption keys that this process gave it, the current one first. `missing_keys`: queue and id of a key with a blank
+    between, of keys that items have which were met in the last minutes, and which this process does not have; of each
+    key one queue.
     """
 
     engine: str
@@ -458,6 +461,7 @@ class StoreInfo(Struct, frozen=True):
     library: str
     schema: int
     keys: tuple[str, ...] = ()
+    missing_keys: tuple[str, ...] = ()
 
 
 class Finding(Struct, frozen=True):

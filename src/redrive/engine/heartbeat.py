@@ -111,4 +111,5 @@ class Heartbeat:
             slots=self._slots,
             order=self._command,
             kinds=self._kinds,
+            missing_keys=self._store.info().missing_keys,
         )

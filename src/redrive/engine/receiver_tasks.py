@@ -49,7 +49,7 @@ class ReceiveLoop(NamedTuple):
 
 
 class ReceiverTasks:
-    def __init__(self, worker: str, store: Store, events: Events, clock: Clock) -> None:
+    def __init__(self, worker: str, store: Store, events: Events, clock: Clock, *, release: str = "") -> None:
         self._worker = worker
         self._store = store
         self._clock = clock
@@ -62,6 +62,7 @@ class ReceiverTasks:
             worker,
             store,
             queues=self._served,
+            release=release,
             running=lambda: len(self._in_hand()),
             obey=self._stop_loops,
             events=events,

@@ -47,6 +47,7 @@ def settlement_of(
     ran: Millis = 0,
     note: str = "",
     follow_ups: tuple[NewItem, ...] = (),
+    release: str = "",
 ) -> Settlement:
     """For those who hold an item or a letter without a handler: receivers, and who works on letters in place.
 
@@ -55,7 +56,7 @@ def settlement_of(
     decision = decision_on(item, outcome)
     attempt = None
     if type(outcome) is not o.Done or item.deliveries > 1 or item.letter is not None:
-        attempt = _attempt(item, outcome, decision, worker=worker, ran=ran, note=note)
+        attempt = _attempt(item, outcome, decision, worker=worker, ran=ran, note=note, release=release)
     return Settlement(item.id, item.deliveries, decision, attempt, follow_ups, queue=item.queue)
 
 

@@ -82,7 +82,7 @@ class QueueSource:
         room, now = sum(limits), self._clock.monotonic()
         request = self._request(room, ttl)
         leases, _ = await retry_unknown(lambda: self._store.lease(request))
-        items = _of(leases)
+        items = self._of(leases)
         if items and self._events:
             self._events.emit(Leased(self._worker, tuple(item.id for item in items)))
         if len(items) < room or now >= self._reclaim_at:
@@ -107,16 +107,15 @@ class QueueSource:
         settled, _ = await retry_unknown(lambda: self._store.settle(settlements, then))
         if self._events:
             self._report.reclaimed(lost, settlements, settled.answers)
-        return () if settled.leases is None else _of(settled.leases)
+        return () if settled.leases is None else self._of(settled.leases)
 
     async def _settle(self, ends: Sequence[tuple[Item, o.Outcome]]) -> None:
         settlements = [settlement_of(item, outcome, worker=self._worker) for item, outcome in ends]
         settled, _ = await retry_unknown(lambda: self._store.settle(settlements))
         self._report.settled([item for item, _ in ends], settlements, settled.answers)
 
-
-def _of(leases: Leases) -> tuple[Item, ...]:
-    """A receiver without keys must not take what it cannot read for an empty queue."""
-    if leases.locked and not leases.items:
-        raise EncryptionKeyMissing(leases.locked)
-    return leases.items
+    def _of(self, leases: Leases) -> tuple[Item, ...]:
+        """A receiver without any keys must not take what it cannot read for an empty queue."""
+        if leases.locked and not leases.items and not self._store.info().keys:
+            raise EncryptionKeyMissing(leases.locked)
+        return leases.items

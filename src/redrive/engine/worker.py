@@ -18,6 +18,7 @@ from redrive.core.decide import Decision, decide
 from redrive.core.families import family_of, is_family, member_settings
 from redrive.core.item import Attempt, Millis
 from redrive.core.policy import Policy
+from redrive.core.select import And, Match, Selection
 from redrive.core.verbs import Answer, LeaseRequest, Leases, QueueChange, QueueTally, Settlement, Verdict
 from redrive.engine.gates import Gates
 from redrive.engine.heartbeat import Heartbeat, worker_name
@@ -234,7 +235,7 @@ class Worker:
         """At the end of a pass: handle an expired lease of a lost worker here and now. False if there is none."""
         queues, ttl = tuple(self._handlers), self._slots.shortest_lease
         lost = await self._writing(lambda: self._store.reclaim(self.name, queues, ttl, 1))
-        # What is encrypted, in a process without keys, is brought back and not run.
+        # What is encrypted with a key that this process lacks is brought back and not run.
         whole = [item for item in lost if not item.flaw]
         ours = tuple([item for item in whole if handler_of(self._handlers, item.queue).takes(item.kind)])
         if ours:
@@ -269,9 +270,20 @@ class Worker:
         return not self._others
 
     async def _has_ours(self, queue: str) -> bool:
-        """Whether something of a queue is ready, of the kinds that this worker has."""
+        """Whether something of a queue is ready, of the kinds that this worker has and the keys of this process."""
         chosen = ready_of(handler_of(self._handlers, queue), queue)
-        return chosen is None or bool(len(await self._writing(lambda: self._store.find(chosen, 1))))
+        missing = {name.partition(" ")[2] for name in self._store.info().missing_keys}
+        if not missing:
+            return chosen is None or bool(len(await self._writing(lambda: self._store.find(chosen, 1))))
+        waiting: Selection = chosen or And((Match("queue", "=", queue), Match("state", "=", "ready")))
+        cursor: str | None = None
+        while True:
+            page = await self._writing(partial(self._store.find, waiting, cursor=cursor))
+            if any(not item.hold and item.sealed not in missing for item in page):
+                return True
+            cursor = page.next
+            if cursor is None:
+                return False
 
     async def _idle(self, request: LeaseRequest | None) -> None:
         if self._ended or (self._stopping and not self._slots.running):
@@ -314,13 +326,14 @@ class Worker:
         await self._begin(await self._writing(lambda: self._store.lease(request)), request)
 
     async def _begin(self, leases: Leases, request: LeaseRequest) -> None:
-        if leases.locked:
+        if leases.locked and not self._store.info().keys:
             # Of a member that was not known to be encrypted, or of a queue that has become so just now.
             self._keyless = EncryptionKeyMissing(leases.locked)
         asked = sum(want.limit for want in request.wants)
-        self._due = len(leases.items) >= asked or leases.suspects_due
+        # Items whose keys this process lacks made room for those behind them: these must not wait for a pause.
+        self._due = len(leases.items) >= asked or leases.suspects_due or bool(leases.locked)
         self._unasked -= {want.queue for want in request.wants}
-        if leases.items:
+        if leases.items or leases.locked:
             self._in_vain = 0
         elif self._unasked & self._slots.with_room():
             self._due = True  # a request has no room for all: go round before it was in vain

@@ -7,6 +7,7 @@ from redrive.core.item import Item
 from redrive.core.select import Ids
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.doors import payload_with
+from redrive.office.encryption import check_key
 from redrive.stores.base import Store
 
 
@@ -15,10 +16,12 @@ async def edit(
 ) -> Item:
     """The item as it is afterwards. `body` is what its door shows of the payload; with `raw` all of it.
 
-    Raises NotFound, and Conflict where the item cannot be edited now.
+    Raises NotFound, EncryptionKeyMissing if this process lacks the key of the payload that is there, and Conflict where
+    the item cannot be edited now.
     """
     if not raw:
         history = await store.get(item_id)
+        check_key(store, history.item)
         payload = await payload_with(store, history.item, body)
         if payload != body and revision is None:
             # The fields of the door are taken from what was read: another edit since then must not be lost.

@@ -1,12 +1,20 @@
-"""Encrypting a whole store anew, after a rotation of keys."""
+"""Encrypting a whole store anew, after a rotation of keys; and acts on an item that need the key of its payload."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from redrive.core.item import Item
 from redrive.core.verbs import KeyTally, Reencrypted
+from redrive.errors import EncryptionKeyMissing
 from redrive.office.schedules import reencrypt_schedules
 from redrive.stores.base import Store
+
+
+def check_key(store: Store, item: Item) -> None:
+    """EncryptionKeyMissing if this process lacks the key of the item's payload."""
+    if item.sealed and item.sealed not in store.info().keys:
+        raise EncryptionKeyMissing(item.queue, item.sealed)
 
 
 async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Reencrypted:

@@ -25,9 +25,16 @@ from redrive.office.judge import next_judge
 from redrive.office.over import of_ended, of_letter
 from redrive.office.scene import Explanation, Scene, Why, state_of
 from redrive.office.telling import Then, answer, last_attempt, replayed_at, with_state
+from redrive.stores.damage import MISSING_KEY
 
 METERED = frozenset({"rate", "retry_budget"})
 """Kinds that let one through after the other: whose turn it is then, nobody knows before."""
+CONDITIONS = {
+    "park": "an operator unparks it",
+    "missing_key": "a worker that has the key leases it",
+    "rate": "the rate gives the next",
+    "retry_budget": "the gate lets a retry through",
+}
 
 
 def explain(scene: Scene) -> Explanation:
@@ -81,9 +88,11 @@ def _reasons(scene: Scene) -> Iterator[Why]:
     item = scene.history.item
     if item.hold:
         yield _held(scene)
-    full = _kept_by(scene)
+    full, keyless = _kept_by(scene), _lacked_key(scene)
     if full is not None:
         yield _kept(scene, full)
+    elif keyless is not None:
+        yield keyless
     elif item.due_at > scene.now:
         yield _not_due(scene)
     for row in (scene.queue, *scene.families):
@@ -157,6 +166,16 @@ def _kept(scene: Scene, route: RouteTally) -> Why:
     due = scene.history.item.due_at
     text = f"its last error would have made it a letter, but route {route.route} was full{room}: so it is tried again"
     return Why("route_full", text, until=due if due > scene.now else None)
+
+
+def _lacked_key(scene: Scene) -> Why | None:
+    """The worker that leased it last did not have the key of its payload."""
+    last = last_attempt(scene)
+    if last is None or not last.note.startswith(MISSING_KEY):
+        return None
+    key, wait = last.note.removeprefix(MISSING_KEY).strip(), scene.history.item.due_at - scene.now
+    due = f"; it may be leased again in {brief(wait)}" if wait > 0 else ""
+    return Why("missing_key", f"worker {last.worker} gave it back, since it does not have encryption key {key}{due}")
 
 
 def _not_due(scene: Scene) -> Why:
@@ -270,19 +289,13 @@ def _condition(scene: Scene, why: Why) -> str:
         case "paused":
             whole = any(row.paused for row in scene.families)
             return "somebody resumes the family" if whole and not scene.queue.paused else "somebody resumes the queue"
-        case "park":
-            return "an operator unparks it"
         case "gate":
             return "a probe succeeds" if why.until is not None else "somebody closes the gate"
         case "no_worker":
             kind = scene.history.item.kind
             return f"a worker serves kind {kind!r}" if kind and _servers(scene) else "a worker serves the queue"
-        case "rate":
-            return "the rate gives the next"
-        case "retry_budget":
-            return "the gate lets a retry through"
         case _:
-            return "it is due"
+            return CONDITIONS.get(why.kind, "it is due")
 
 
 def _when(scene: Scene, why: tuple[Why, ...]) -> Instant | None:
@@ -308,6 +321,8 @@ def _advice(scene: Scene, why: tuple[Why, ...]) -> tuple[str, ...]:
         advice += [f"redrive queue set {quote(row.queue)} --max-running N --reason …" for row in _full(scene)]
     if "no_worker" in kinds:
         advice.append(doors.start(scene.door, scene.queue.queue))
+    if "missing_key" in kinds:
+        advice.append("redrive db keys")
     if "route_full" in kinds:
         advice.append("redrive route list")
     return tuple(advice)

@@ -67,6 +67,20 @@ def find_problems(view: Overview, oldest: Millis = OLDEST) -> Iterator[Problem]:
             text = f"worker {beat.worker} was lost with {beat.facts.running:,} in hand"
             said = f"{text}; last heard of {brief(view.at - beat.seen_at)} ago"
             yield Problem("worker_lost", beat.worker, said, "redrive worker list")
+    yield from _missing_keys(view)
+
+
+def _missing_keys(view: Overview) -> Iterator[Problem]:
+    lacking: dict[str, list[str]] = {}
+    for beat in view.workers:
+        for name in beat.facts.missing_keys if beat.alive else ():
+            lacking.setdefault(name, []).append(beat.worker)
+    for name, workers in lacking.items():
+        queue, _, key = name.partition(" ")
+        who = f"worker {workers[0]}" if len(workers) == 1 else f"{len(workers):,} workers, such as {workers[0]},"
+        have = "does not have" if len(workers) == 1 else "do not have"
+        text = f"queue {queue}: items are encrypted with key {key!r}, which {who} {have}"
+        yield Problem("missing_key", queue, text, "redrive db keys")
 
 
 async def _outbox(store: Store, row: QueueOverview, now: Instant) -> Problem | None:

@@ -37,7 +37,7 @@ from redrive.core.verbs import (
 )
 from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
-from redrive.errors import ConfigError, NotFound, PayloadError
+from redrive.errors import ConfigError, DecryptionFailed, NotFound, PayloadError
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
 from redrive.office import causes as by_cause
@@ -304,12 +304,18 @@ class Letters:
         return await Shift(self._store, asked, events=self._events, clock=self._clock).work(ids)
 
     async def payload(self, item_id: str) -> Any:
-        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none."""
-        data = (await self.get(item_id)).item.payload
+        """What the handler was to get, by id or unique prefix: the JSON value, or bytes if it is none.
+
+        Raises DecryptionFailed for one that is encrypted with a key that this process lacks, or does not decrypt.
+        """
+        item = (await self.get(item_id)).item
+        if item.sealed:
+            hint = "give this process the key; app.letters.get(id).item.payload has the encrypted bytes"
+            raise DecryptionFailed(f"letter {item.id} of queue {item.queue!r}: {item.flaw}", key=item.sealed, hint=hint)
         try:
-            return codec.load_payload(data)
+            return codec.load_payload(item.payload)
         except PayloadError:
-            return data
+            return item.payload
 
     async def count(self, filter: str = "") -> int:
         """How many letters match, however many they are."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from redrive import doors
 from redrive.errors import BadSettings, ConfigError
-from redrive.settings import files
+from redrive.settings import files, readers
 from redrive.settings.model import Field, Settings, door_sections, fields, sections, settings_from
 
 _log = logging.getLogger("redrive.settings")
@@ -22,6 +22,7 @@ _log = logging.getLogger("redrive.settings")
 DEFAULT = "default"
 OTHER_VARIABLES = (files.VARIABLE, "REDRIVE_APP", "REDRIVE_DEBUG", "REDRIVE_HUB_TOKEN", "REDRIVE_PROVE")
 OURS = "REDRIVE_"
+RELEASE = "REDRIVE_RELEASE"
 SECRET_LIMIT = 64 * 1024
 
 
@@ -71,6 +72,12 @@ def load(
         raise BadSettings(tuple(fault.text for fault in faults))
     origins = {name: said[name].origin if name in said else DEFAULT for name in known}
     return Loaded(settings_from(values), origins, file)
+
+
+def release() -> str:
+    """By the variable alone: an app or mailbox that names its store may be made in an event loop, and reads no file."""
+    value = os.environ.get(RELEASE, "")
+    return value and readers.release(value, "release")
 
 
 def _checked(field: Field, said: Said, faults: list[Fault]) -> Iterator[object]:

@@ -46,11 +46,15 @@ class AlertSettings(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """`actor` None: the user who runs the process. `doors`: the sections of doors that are not as by default."""
+    """`actor` None: the user who runs the process. `doors`: the sections of doors that are not as by default.
+
+    `release`: the version of the program, where the code does not name one.
+    """
 
     store: str = DEFAULT_STORE
     actor: str | None = None
     max_payload: int = MAX_PAYLOAD
+    release: str | None = None
     log: LogSettings = LogSettings()
     worker: WorkerSettings = WorkerSettings()
     encryption_keys: Keyring | None = None
@@ -124,6 +128,12 @@ _OWN: dict[str, Field] = {
             "a size of at least 1 byte",
             readers.size,
             {"type": ["integer", "string"]},
+        ),
+        text(
+            "release",
+            "the version of your program, on items, attempts and heartbeats; used also where the code names the store",
+            "a name such as 1.4.2",
+            readers.release,
         ),
         choice("log.level", "what `worker run` logs", *LEVELS),
         choice("log.format", "how `worker run` logs", *FORMATS),

@@ -58,6 +58,16 @@ def name(value: object, field: str) -> str:
     return text
 
 
+def release(value: object, field: str) -> str:
+    # Late: it knows every verb of a store.
+    from redrive.stores.base import NAME_LIMIT
+
+    if not isinstance(value, str) or not 1 <= len(value) <= NAME_LIMIT or not value.isprintable():
+        hint = f"use 1 to {NAME_LIMIT} printable characters as text, such as '1.4.2', or leave it out"
+        raise ConfigError(f"{shown(value)} is not a release", field=field, hint=hint)
+    return value
+
+
 def size(value: object, field: str) -> int:
     most = sizes.parse(value, field=field)  # type: ignore[arg-type]  # it says itself what it does not take
     if most < 1:

@@ -76,10 +76,12 @@ class Store(Protocol):
 
         `put`, `settle`, `settle_letters`, `amend` and `take_in` never store a body of an encrypted queue in clear:
         without keys they raise EncryptionKeyMissing and change nothing, also if the queue was configured by another
-        process a moment ago. What cannot be decrypted is shown with its `flaw` and `sealed`; `lease` and `reclaim` give
-        it to nobody and make a letter of it (reason `unreadable`). In a process without any keys `lease` makes it ready
-        again instead, uncharged, and names its queue in `Leases.locked`; `reclaim` gives it with its flaw, since a
-        takeover needs no payload. Bodies that are stored already stay as they are.
+        process a moment ago. What cannot be decrypted is shown with its `flaw` and `sealed`. If it is damaged, `lease`
+        and `reclaim` give it to nobody and make a letter of it (reason `unreadable`). If this process lacks its key,
+        `lease` makes it ready again instead, uncharged, and names its queue in `Leases.locked`; where the process has
+        other keys, it is due after a pause that grows (damage.PAUSES), and `info().missing_keys` has the key.
+        `reclaim` gives it with its flaw, since a takeover needs no payload. An edit of such an item is refused with
+        EncryptionKeyMissing. Bodies that are stored already stay as they are.
 
         Before a key encrypts anything, a check value of it is kept as a document (stores/key_checks.py). What would
         encrypt refuses other bytes under the id of such a key with ConfigError, and writes nothing.

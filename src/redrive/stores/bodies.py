@@ -7,11 +7,12 @@ so a queue that is not encrypted costs nothing, and one that is a refused write 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from redrive.core.rendering import render
 from redrive.core.select import Selection
 from redrive.core.verbs import (
     LetterChange,
+    Page,
     QueueSettings,
     Settlement,
     Tally,
@@ -43,7 +45,7 @@ Judged = tuple[Item, StoreError | None]
 
 class Usable(NamedTuple):
     """Of leased items. `items`: whose payload can be read. `ends`: how the leases of others end. `locked`: a queue of
-    which items are given back because this process has no keys.
+    which items are given back because this process does not have their keys.
     """
 
     items: tuple[Item, ...]
@@ -53,6 +55,10 @@ class Usable(NamedTuple):
 
 KNOWN_FOR = 60.0
 """Seconds after which a queue that another process may have changed is asked about again, by a write in clear."""
+MISSING_FOR = 300.0
+"""Seconds for which a key counts as missing after an item with it was met; such an item comes again within a minute."""
+
+_log = logging.getLogger("redrive.stores")
 
 Way = Literal["whole", "sealed", "raw"]
 _way: ContextVar[Way] = ContextVar("redrive_way_of_reading", default="whole")
@@ -70,6 +76,10 @@ async def as_stored(reading: Awaitable[T], way: Way = "sealed") -> T:
         _way.reset(token)
 
 
+class Editable(Documents, Protocol):
+    async def find(self, selection: Selection, limit: int = 100, cursor: str | None = None) -> Page: ...
+
+
 class Bodies:
     """Of one store. `above`: how large a body is packed; `keyring`: None in a process without encryption keys."""
 
@@ -77,11 +87,24 @@ class Bodies:
         self.above = above
         self.keyring = keyring
         self._encrypted: dict[str, float] = {}
+        self._missing: dict[str, tuple[str, float]] = {}
         self._recorded: Keyring | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
         return () if self.keyring is None else self.keyring.ids
+
+    @property
+    def missing_keys(self) -> tuple[str, ...]:
+        """As in StoreInfo."""
+        now = monotonic()
+        missing = [(queue, key) for key, (queue, until) in self._missing.items() if until > now]
+        return tuple([f"{queue} {key}" for queue, key in missing if key not in self.keys])
+
+    def _note_missing(self, queue: str, key: str) -> None:
+        if key not in self._missing:
+            _log.warning("items of %s wait for a process with encryption key %r, which this one lacks", queue, key)
+        self._missing[key] = (queue, monotonic() + MISSING_FOR)
 
     # --- which queues are encrypted ---
 
@@ -138,11 +161,12 @@ class Bodies:
         return await aside(lambda: [self._end(settlement) for settlement in settlements])
 
     async def edit(
-        self, store: Documents, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]
+        self, store: Editable, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]
     ) -> T:
         """Any change; the payload of an edit is packed, and encrypted where the store refuses it in clear."""
         if not isinstance(change, Edit):
             return await write(change)
+        await self._check_editable(store, selection)
         body = change.payload
         if len(body) > self.above:
             body = await aside(lambda: packing.pack(change.payload))
@@ -159,6 +183,18 @@ class Bodies:
             )
         await self.record_key(store)
         return await write(replace(change, payload=self.keyring.seal(body, ids[0], "payload")))
+
+    async def _check_editable(self, store: Editable, selection: Selection) -> None:
+        """EncryptionKeyMissing for payloads that this process could not show to the editor."""
+        cursor: str | None = None
+        while True:
+            page = await as_stored(store.find(selection, cursor=cursor))
+            for item in page:
+                if item.sealed and item.sealed not in self.keys:
+                    raise EncryptionKeyMissing(item.queue, item.sealed)
+            if page.next is None:
+                return
+            cursor = page.next
 
     async def histories(self, histories: Sequence[History]) -> Sequence[History]:
         parts = [part for history in histories for part in payloads_of(history)]
@@ -215,8 +251,8 @@ class Bodies:
     # --- out of the store ---
 
     async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
-        """Of what was leased, or of leases that had `lapsed`: who takes these over needs no payload, so without keys an
-        encrypted one is given with its flaw, to be ended as any other.
+        """Of what was leased, or of leases that had `lapsed`: who takes these over needs no payload, so one whose key
+        this process does not have is given with its flaw, to be ended as any other.
         """
         items = [item for item, wrong in judged if wrong is None]
         if packing.any_packed(items):
@@ -230,13 +266,15 @@ class Bodies:
         for item, wrong in judged:
             if wrong is None:
                 items.append(item)
-            elif self.keyring is not None or not isinstance(wrong, DecryptionFailed):
+            elif not isinstance(wrong, DecryptionFailed) or wrong.key in self.keys:
                 ends.append(damage.laid_aside(item, wrong, item.leased_at or now))
             elif lapsed:
                 items.append(flawed(item, wrong))
             else:
-                locked = item.queue
-                ends.append(damage.given_back(item, item.leased_at or now))
+                locked, has_keys = item.queue, self.keyring is not None
+                if has_keys:
+                    self._note_missing(item.queue, wrong.key)
+                ends.append(damage.given_back(item, wrong.key, item.leased_at or now, pause=has_keys))
         return Usable(tuple(items), tuple(ends), locked)
 
     def _all_judged(self, items: Sequence[Item]) -> list[Judged]:

@@ -1,12 +1,13 @@
 """What becomes of a leased item whose payload cannot be read: a letter, through the same decision as all others.
 
-In a process without encryption keys every encrypted item is one of them: it is made ready again for those with keys.
+One that is encrypted with a key that this process does not have is made ready again for processes that have it.
 """
 
 from __future__ import annotations
 
 import logging
 
+from redrive.core.backoff import exponential
 from redrive.core.classify import fingerprint
 from redrive.core.decide import decide
 from redrive.core.item import Attempt, Ending, Failure, Instant, Item
@@ -15,7 +16,10 @@ from redrive.core.policy import Policy
 from redrive.core.verbs import Settlement
 from redrive.errors import DecryptionFailed, StoreError, StoreTooNew
 
-NO_KEYS = "it is encrypted, and the process that leased it has no encryption keys"
+MISSING_KEY = "its worker does not have encryption key"
+"""The beginning of the note of a delivery that was given back for want of a key."""
+PAUSES = exponential("5s", factor=2, cap="1m")
+"""By the number of times that an item was given back: until a worker that lacks its key may lease it again."""
 
 _log = logging.getLogger("redrive.stores")
 
@@ -32,10 +36,12 @@ def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
     return Settlement(item.id, item.deliveries, decision, attempt)
 
 
-def given_back(item: Item, now: Instant) -> Settlement:
-    """It was never in the hands of anybody: it costs no attempt."""
-    decision = decide(item, Release(NO_KEYS), Policy(), roll=0, age=0)
-    attempt = Attempt(item.deliveries, item.attempt, item.worker or "", now, 0, Ending.RELEASED, note=NO_KEYS)
+def given_back(item: Item, key: str, now: Instant, *, pause: bool) -> Settlement:
+    """No handler had it: it costs no attempt. `pause`: its worker goes on, and must not lease it again at once."""
+    note, number = f"{MISSING_KEY} {key!r}", item.deliveries - item.attempt - item.crashes + 1
+    after = PAUSES.delay(number, 0.5) if pause else None
+    decision = decide(item, Release(note, after or 0), Policy(), roll=0, age=0)
+    attempt = Attempt(item.deliveries, item.attempt, item.worker or "", now, 0, Ending.RELEASED, note=note)
     return Settlement(item.id, item.deliveries, decision, attempt)
 
 

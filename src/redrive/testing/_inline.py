@@ -135,9 +135,10 @@ class _InlineClient(Client):
             others = [item for item in leases.items if item.id != item_id]
             if others:
                 await self._store.settle([self._given_back(item) for item in others])
-            if leases.locked:
-                raise EncryptionKeyMissing(leases.locked)
-        return next((item for item in leases.items if item.id == item_id), None)
+        item = next((item for item in leases.items if item.id == item_id), None)
+        if item is None and leases.locked and not self._store.info().keys:
+            raise EncryptionKeyMissing(leases.locked)
+        return item
 
     def _given_back(self, item: Item) -> Settlement:
         attempt = Attempt(

@@ -251,7 +251,7 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             how: dict[str, Any] = {"attributes": check_attributes(attributes), "priority": urgency, "message_id": key}
             return self.call(self._put_letter, body, *self._address_of(reply_to), **how)
         payload = self.seal(body, reply_to, attributes, ttl)
-        item = NewItem(key, self.name, payload, seconds, priority=urgency)
+        item = NewItem(key, self.name, payload, seconds, priority=urgency, release=self.shared.release)
         self.call(self.put, item, message_id is not None)
         return key
 
@@ -278,7 +278,8 @@ class StoreMailbox(Handle, Mailbox[T, R]):
             except SerializationError as error:
                 text = f"bodies: number {number} of {len(given)}: {error.message}"
                 raise SerializationError(text, hint=error.hint) from error
-        items = [NewItem(fresh_id(), self.name, payload, seconds, priority=urgency) for payload in payloads]
+        facts: dict[str, Any] = {"priority": urgency, "release": self.shared.release}
+        items = [NewItem(fresh_id(), self.name, payload, seconds, **facts) for payload in payloads]
         if items:
             self.call(self._put_many, items)
         return [item.id for item in items]

@@ -279,7 +279,8 @@ class StoreMessage(Handle, Message[T, R]):
 
     def settlement(self, outcome: o.Outcome, follow_ups: tuple[NewItem, ...] = ()) -> Settlement:
         ran = max(0, self.shared.clock.monotonic() - self._taken_at)
-        return settlement_of(self.item, outcome, worker=self.shared.worker, ran=ran, follow_ups=follow_ups)
+        worker, release = self.shared.worker, self.shared.release
+        return settlement_of(self.item, outcome, worker=worker, ran=ran, follow_ups=follow_ups, release=release)
 
 
 def acknowledge_all(messages: Sequence[StoreMessage[Any, Any]], call: Callable[..., list[str]]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def reply_item(message: StoreMessage[Any, Any], body: object) -> NewItem:
     to = name if found is None else found
     reply = sealed(enclosed(body, name))
     if isinstance(to, StoreMailbox) and shares_store(message.shared, to):
-        return NewItem(new_id(), to.name, reply)
+        return NewItem(new_id(), to.name, reply, release=message.shared.release)
     delivery = Delivery(name, message.envelope.reply_at, Raw(reply))
     return outbox_item(target_for(message.mailbox.name, to), msgspec.json.encode(delivery))
 
@@ -149,7 +149,8 @@ class LoopOutbox:
                 move_letter(source, target, delivery.letter)
             elif isinstance(target, StoreMailbox):
                 # Under another id than the outbox item's: the mailbox may be on the same store after all.
-                reply = NewItem(destination_id(item), target.name, bytes(delivery.message))
+                body, release = bytes(delivery.message), target.shared.release
+                reply = NewItem(destination_id(item), target.name, body, release=release)
                 target.call(target.put, reply, False)
             else:
                 _send(target, opened(bytes(delivery.message)), target.body_type or self._reply_type())

@@ -63,8 +63,8 @@ class Beside:
             self._waiters.wake()
 
     def info(self) -> StoreInfo:
-        library = f"redrive {__version__}"
-        return StoreInfo("memory", "memory:", "none", library, schema=1, keys=self._bodies.keys)
+        library, bodies = f"redrive {__version__}", self._bodies
+        return StoreInfo("memory", "memory:", "none", library, 1, bodies.keys, bodies.missing_keys)
 
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring

@@ -169,6 +169,7 @@ class PostgresStore:
             library="" if installed is None else installed.library,
             schema=0 if installed is None else installed.schema,
             keys=self._bodies.keys,
+            missing_keys=self._bodies.missing_keys,
         )
 
     def use_keys(self, keyring: Keyring | None) -> None:

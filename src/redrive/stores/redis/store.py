@@ -194,7 +194,7 @@ class RedisStore:
         if sessions:
             server = sessions[-1].server
             self._info = StoreInfo("redis", self._options.location, server.durability, server.library, boot.SCHEMA)
-        return replace(self._info, keys=self._bodies.keys)
+        return replace(self._info, keys=self._bodies.keys, missing_keys=self._bodies.missing_keys)
 
     def use_keys(self, keyring: Keyring | None) -> None:
         self._bodies.keyring = keyring

@@ -195,6 +195,7 @@ class SqliteStore:
             library=self._library,
             schema=0 if session is None else session.schema,
             keys=self._bodies.keys,
+            missing_keys=self._bodies.missing_keys,
         )
 
     def use_keys(self, keyring: Keyring | None) -> None:

@@ -15,7 +15,7 @@ from redrive.core.acts import (
 )
 from redrive.core.decide import ToDone
 from redrive.core.filters import parse
-from redrive.core.item import History, Item, NewItem, Terms, payloads_of
+from redrive.core.item import Ending, History, Item, NewItem, Terms, payloads_of
 from redrive.core.select import EVERYTHING, Ids, Match
 from redrive.core.states import State
 from redrive.core.verbs import (
@@ -25,6 +25,7 @@ from redrive.core.verbs import (
 )
 from redrive.errors import BadFilter, ConfigError, EncryptionKeyMissing
 from redrive.stores.bodies import as_stored
+from redrive.stores.damage import PAUSES
 from redrive.stores.keyring import NONCE_SIZE, Keyring
 from redrive.stores.packing import key_id_of, sealed_header
 from redrive.testing.conformance.kit import (
@@ -38,6 +39,7 @@ from redrive.testing.conformance.kit import (
     failed,
     finished,
     fresh,
+    ids,
     new,
     next_leases,
 )
@@ -209,22 +211,22 @@ async def test_encryption_is_in_force_for_every_process_with_the_next_write(worl
     await world.sound()
 
 
-@pytest.mark.parametrize("ring", [Rings.second, Rings.wrong], ids=["missing", "wrong"])
-async def test_what_does_not_decrypt_is_shown_with_its_flaw_and_never_handled(world: World, ring: Keyring) -> None:
+async def test_what_does_not_decrypt_is_shown_with_its_flaw_and_never_handled(world: World) -> None:
     await encrypt(world)
     made = new(SMALL)
     await world.put(made)
-    world.store.use_keys(ring)
     wrong = "does not decrypt with key 'k1'"
-    said = wrong if ring is Rings.wrong else "encrypted with key 'k1', which this process does not have"
-    for found in (await world.item(made.id), *(await world.store.find(EVERYTHING)).items):
-        assert said in found.flaw
-        assert (found.sealed, SMALL in found.payload) == ("k1", False)
+    missing = "encrypted with key 'k1', which this process does not have"
+    for ring, said in ((Rings.second, missing), (Rings.wrong, wrong)):
+        world.store.use_keys(ring)
+        for found in (await world.item(made.id), *(await world.store.find(EVERYTHING)).items):
+            assert said in found.flaw
+            assert (found.sealed, SMALL in found.payload) == ("k1", False)
     assert await world.lease(1) == ()
     letter = await world.item(made.id)
     assert letter.letter is not None
     assert (letter.letter.reason, letter.attempt, letter.sealed) == ("unreadable", 1, "k1")
-    assert said in letter.letter.failure.text
+    assert wrong in letter.letter.failure.text
     world.store.use_keys(Rings.both)
     assert (await world.item(made.id)).payload == SMALL
     await world.store.amend(Ids((made.id,)), Replay(), act())
@@ -253,13 +255,43 @@ async def test_encrypted_items_stay_ready_in_a_process_without_any_keys(world: W
     await world.sound()
 
 
-async def test_encrypted_items_are_taken_over_by_a_process_without_any_keys(world: World) -> None:
+async def test_encrypted_items_whose_key_is_missing_go_back_and_wait_for_it(world: World) -> None:
+    await encrypt(world)
+    head = new(SMALL, terms=Terms(order_key="a"))
+    await world.put(head)
+    world.store.use_keys(Rings.both)
+    follower, readable = new(SMALL, terms=Terms(order_key="a")), new(SMALL)
+    await world.put(follower, readable)
+    world.store.use_keys(Rings.second)
+    given = await world.store.lease(asking(5))
+    assert (ids(given.items), given.locked) == ((readable.id,), QUEUE)
+    assert next_leases(await world.settle(finished(given.items[0]), then=asking(5))).items == ()
+    found, last = await world.item(head.id), (await world.store.get(head.id)).attempts[-1]
+    assert (found.state, found.attempt, found.errors, found.crashes) == (State.READY, 0, 0, 0)
+    assert (last.ending, "'k1'" in last.note) == (Ending.RELEASED, True)
+    assert world.store.info().missing_keys == (f"{QUEUE} k1",)
+    first, second = [PAUSES.delay(number, 0.5) or 0 for number in (1, 2)]
+    world.tick(first)
+    assert (await world.store.lease(asking(5))).locked == QUEUE
+    world.store.use_keys(Rings.both)
+    world.tick(second - 1)
+    assert await world.lease(5) == ()
+    world.tick(1)
+    (item,) = await world.lease(5)
+    assert (item.id, item.payload, item.attempt) == (head.id, SMALL, 1)
+    assert ids(next_leases(await world.settle(finished(item), then=asking(5))).items) == (follower.id,)
+    assert world.store.info().missing_keys == ()
+    await world.sound()
+
+
+@pytest.mark.parametrize("ring", [None, Rings.second], ids=["any", "these"])
+async def test_encrypted_items_are_taken_over_by_a_process_without_keys(world: World, ring: Keyring | None) -> None:
     await encrypt(world)
     made = new(SMALL)
     await world.put(made)
     await world.lease(1)
     world.tick(TTL + 1)
-    world.store.use_keys(None)
+    world.store.use_keys(ring)
     (taken,) = await world.store.reclaim("reaper", [QUEUE], TTL, 5)
     assert (taken.id, taken.sealed, taken.state) == (made.id, "k1", State.LEASED)
     assert "encrypted with key 'k1', which this process does not have" in taken.flaw
@@ -441,6 +473,26 @@ async def test_encrypted_edits_and_the_payloads_before_them(world: World) -> Non
     world.store.use_keys(Rings.second)
     assert await world.store.get(made.id) == history
     assert (await world.lease_one()).payload == other
+    await world.sound()
+
+
+async def test_encrypted_payloads_are_edited_only_by_a_process_that_can_read_them(world: World) -> None:
+    await encrypt(world)
+    made, other = new(SMALL), b'{"card": "4111-2222"}'
+    await world.put(made)
+    named, before = Ids((made.id,)), await stored(world, made.id)
+    for still in (False, True):
+        await world.set(QueueChange(encrypt=still))
+        for ring in (Rings.second, None):
+            world.store.use_keys(ring)
+            with pytest.raises(EncryptionKeyMissing, match="is encrypted with key 'k1'") as caught:
+                await world.store.amend(named, Edit(other), act())
+            assert (caught.value.queue, caught.value.key) == (QUEUE, "k1")
+    assert await stored(world, made.id) == before
+    world.store.use_keys(Rings.both)
+    assert (await world.store.amend(named, Edit(other), act())).changed == (made.id,)
+    edited = await as_stored(world.store.get(made.id))
+    assert [part.sealed for part in payloads_of(edited)] == ["k2", "k1"]
     await world.sound()
 
 
