@@ -7,6 +7,7 @@ import copy
 import os
 import weakref
 from collections.abc import Coroutine, Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -160,6 +161,7 @@ class AppParts:
         """
         # Imported here: most processes only enqueue or look, and start sooner without it.
         from redrive.engine.worker import Worker
+        from redrive.office.replay.by_payload import send_window
 
         stop = Stop(parse(grace, field="grace"))
         worker = Worker(
@@ -176,6 +178,7 @@ class AppParts:
             write_hook=None if item else self.write_hook,
             item=item,
             release=self.release,
+            send_by_payload=partial(send_window, clock=self.clock, max_payload=self.max_payload),
         )
         alerting = [] if item else self._alerting(store, worker.name)
         self.stops.add(stop)
