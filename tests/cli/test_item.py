@@ -210,7 +210,7 @@ def test_park_and_unpark_what_waits(tmp_path: Path, capsys: pytest.CaptureFixtur
     refused = [{"id": second, "reason": "it is not parked", "code": "not_parked"}]
     assert (never.code, json.loads(never.out)["skipped"]) == (Exit.CONFLICT, refused)
     for dry in ((), ("--dry-run",)):
-        assert "it is parked; unpark it first" in here(capsys, "item", "run", first, "--reason", "x", *dry).err
+        assert "it is parked; unpark it first" in here(capsys, "item", "run-now", first, "--reason", "x", *dry).err
     told = here(capsys, "item", "unpark", "--where", "state:parked", "--reason", "1.4 is out", "--yes")
     assert (told.code, told.err) == (Exit.DONE, "unparked 1\n")
     assert json.loads(here(capsys, "item", "show", first, "--json").out)["hold"] is None

@@ -247,6 +247,19 @@ async def test_r15_a_paced_replay_sends_no_faster_than_its_pace(work: Work) -> N
     assert (await work.app.replays.get(done.replay)).state == "done"
 
 
+async def test_a_paced_replay_sends_one_letter_of_each_key(work: Work) -> None:
+    ids = await work.letters(3)
+    done = await work.app.letters.replay(ids, reason="once", background=True, dedupe_by=str_of)
+    assert done.reserved == tuple(ids)
+    await work.run()
+    shown = await work.app.replays.get(done.replay)
+    assert (shown.state, shown.sent, shown.skipped) == ("done", 1, 2)
+
+
+def str_of(payload: object) -> str:
+    return type(payload).__name__
+
+
 async def test_a_pace_that_is_none_is_told_and_nothing_moves(work: Work) -> None:
     ids = await work.letters(2)
     with pytest.raises(ConfigError, match="pace") as told:
