@@ -81,11 +81,13 @@ async def test_new_items_come_window_by_window_and_a_cancel_keeps_the_letters(sc
 
 @EACH_STORE
 async def test_undo_makes_letters_of_new_items_that_no_worker_has_leased(scene: Scene) -> None:
-    await scene.start((await scene.letters(6, payload=NUMBERS))[3:], None, by_payload=NEW_FORM)
+    await scene.start((await scene.letters(56, payload=NUMBERS))[3:], None, by_payload=NEW_FORM)
+    await scene.leader.turn()
+    assert await scene.ready() == engine.BY_PAYLOAD
     await scene.turns(2_000)
     (taken,) = (await scene.store.lease(LeaseRequest("w", (Want("q", 1, 60_000, 3),), "n-2"))).items
     undone = await scene.replays.undo("r-1", reason="the wrong letters", request_id="t-1")
-    assert ([(one.id, one.code) for one in undone.skipped], len(undone.changed)) == ([(taken.id, "leased_since")], 2)
+    assert ([(one.id, one.code) for one in undone.skipped], len(undone.changed)) == ([(taken.id, "leased_since")], 52)
     assert {(await letter(scene, one)).reason for one in undone.changed} == {"expired"}
     again = await scene.replays.undo("r-1", reason="the wrong letters", request_id="t-1")
     assert (again.changed, sorted(again.already)) == ((), sorted(undone.changed))
