@@ -18,13 +18,14 @@ from redrive.core.item import Item, Letter, Millis
 from redrive.core.meters import Rate
 from redrive.core.select import Ids
 from redrive.core.states import State
-from redrive.core.verbs import LeaseRequest, Want
+from redrive.core.verbs import LeaseRequest, QueueChange, Want
 from redrive.engine import replays as engine
 from redrive.engine.receiver_tasks import ReceiverTasks
 from redrive.engine.replays import ByPayload
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import Events
 from redrive.office.replay.functions import named
+from redrive.stores.keyring import Keyring
 from redrive.testing.faults import Fault, FaultyStore
 from tests.engine.replay_scene import EACH_STORE, Scene, scene
 
@@ -181,6 +182,21 @@ async def test_a_function_that_cannot_be_used_pauses_the_replay(
     await scene.turns(2_000)
     shown = await scene.replays.get("r-1")
     assert (shown.state, shown.sent, await scene.ready()) == ("done", 3, 3)
+
+
+async def test_a_payload_for_which_its_process_has_no_key_pauses_the_replay(scene: Scene) -> None:
+    keys = Keyring({"k1": bytes(32)}, current="k1")
+    scene.store.use_keys(keys)
+    await scene.store.configure("q", QueueChange(encrypt=True))
+    await scene.start(await scene.letters(2, payload=NUMBERS), None, by_payload=ByPayload("n"))
+    scene.store.use_keys(None)
+    await scene.turns(2_000)
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.left, "k1" in shown.problem) == ("paused", 2, True), shown.problem
+    scene.store.use_keys(keys)
+    await scene.replays.resume("r-1", reason="the key is there")
+    await scene.turns(2_000)
+    assert await scene.ready() == 2
 
 
 async def test_a_process_that_only_receives_leaves_them_to_others_unless_it_can_send_them(scene: Scene) -> None:
