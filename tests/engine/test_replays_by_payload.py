@@ -14,7 +14,7 @@ from redrive.core.acts import (
     Archive,
     Replay,
 )
-from redrive.core.item import Item, Letter, Millis
+from redrive.core.item import History, Item, Letter, Millis
 from redrive.core.meters import Rate
 from redrive.core.select import Ids
 from redrive.core.states import State
@@ -22,7 +22,7 @@ from redrive.core.verbs import LeaseRequest, QueueChange, Want
 from redrive.engine import replays as engine
 from redrive.engine.receiver_tasks import ReceiverTasks
 from redrive.engine.replays import ByPayload
-from redrive.errors import ConfigError, StoreUnavailable
+from redrive.errors import ConfigError, StoreCorrupt, StoreUnavailable
 from redrive.events import Events
 from redrive.office.replay.functions import named
 from redrive.stores.keyring import Keyring
@@ -182,6 +182,17 @@ async def test_a_function_that_cannot_be_used_pauses_the_replay(
     await scene.turns(2_000)
     shown = await scene.replays.get("r-1")
     assert (shown.state, shown.sent, await scene.ready()) == ("done", 3, 3)
+
+
+async def test_a_damaged_store_pauses_the_replay_and_not_the_worker(scene: Scene) -> None:
+    class Damaged(FaultyStore):
+        async def get(self, item_id: str) -> History:
+            raise StoreCorrupt(f"item {item_id} cannot be read")
+
+    await scene.start(await scene.letters(1, payload=NUMBERS), None, by_payload=ByPayload("n"))
+    await scene.another("w-1", Damaged(scene.store)).turn()
+    shown = await scene.replays.get("r-1")
+    assert (shown.state, shown.problem) == ("paused", "w-1 cannot send it: StoreCorrupt: item i-0000 cannot be read")
 
 
 async def test_a_payload_for_which_its_process_has_no_key_pauses_the_replay(scene: Scene) -> None:

@@ -2,7 +2,7 @@
 
 A letter stays a letter until its window comes, so that pause, cancel and a new rate act on letters. The document of a
 replay is read before every window; what goes too far is at most one window, whatever stops, pauses or is restarted.
-A window that depends on payloads is sent by a function that the caller passes down (office.replay.background).
+A window that depends on payloads is sent by a function that the caller passes down (office.replay.by_payload).
 
 Every worker has one, and so has every process that receives; the store elects one of them while there are replays.
 Without replays each makes one small read every five seconds, and writes nothing.
@@ -33,7 +33,7 @@ from redrive.core.select import And, Ids, Match, Or, Selection
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import StoreRetry
-from redrive.errors import Conflict, StoreError
+from redrive.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
 from redrive.stores.audit import TOPIC, AuditRecord, entry
@@ -271,7 +271,7 @@ class ReplayLeader:
                 done = await self._store.amend(Ids(ids), replace(replay.change, reserved=replay.id), act)
             else:
                 done = await self._send_by_payload(self._store, replay, ids, act)
-        except StoreError:
+        except (StoreUnavailable, OutcomeUnknown):
             raise
         except Exception as error:  # noqa: BLE001 - what stops a replay must not stop the worker
             await self._pause(document, f"{self._owner} cannot send it: {type(error).__name__}: {error}")

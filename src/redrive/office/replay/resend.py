@@ -395,12 +395,8 @@ class LetterReplay(ABC):
         )
         leased, now = {item.id: item for item in items}, self.clock.now()
         others = [letter for letter in letters if letter.id not in leased]
-        self._skip(
-            [
-                Skipped(each.id, *(why_not(each.item, now, early=True, reserved=self.change.reserved) or TAKEN))
-                for each in others
-            ]
-        )
+        whys = [why_not(each.item, now, early=True, reserved=reserved) or TAKEN for each in others]
+        self._skip([Skipped(each.id, *why) for each, why in zip(others, whys, strict=True)])
         return leased
 
     def _skip(self, those: Iterable[Skipped]) -> None:
