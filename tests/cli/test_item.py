@@ -206,8 +206,11 @@ def test_park_and_unpark_what_waits(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert here(capsys, "item", "list", "--where", "hold:parked", "--quiet").out.split() == [first]
     wrong = here(capsys, "item", "park", second, "--label", "two words", "--reason", "x")
     assert (wrong.code, "is no label" in wrong.err) == (Exit.USAGE, True)
-    never = here(capsys, "item", "unpark", second, "--reason", "x")
-    assert (never.code, "it is not parked" in never.err) == (Exit.CONFLICT, True)
+    never = here(capsys, "item", "unpark", second, "--reason", "x", "--json")
+    refused = [{"id": second, "reason": "it is not parked", "code": "not_parked"}]
+    assert (never.code, json.loads(never.out)["skipped"]) == (Exit.CONFLICT, refused)
+    for dry in ((), ("--dry-run",)):
+        assert "it is parked; unpark it first" in here(capsys, "item", "run-now", first, "--reason", "x", *dry).err
     told = here(capsys, "item", "unpark", "--where", "state:parked", "--reason", "1.4 is out", "--yes")
     assert (told.code, told.err) == (Exit.DONE, "unparked 1\n")
     assert json.loads(here(capsys, "item", "show", first, "--json").out)["hold"] is None

@@ -167,7 +167,7 @@ def test_a_paced_replay_is_one_in_the_background(
     monkeypatch.setattr(bulk, "BATCH", 2)
     ids = letters_in(tmp_path, *"abcde")
     told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "1/h", "--request", "r-1")
-    assert (told.code, told.err) == (Exit.DONE, "reserved for replay r-1: 5\n")
+    assert (told.code, told.err) == (Exit.DONE, "reserved 5 letters for replay r-1\n")
     assert still_dead(capsys) == set(ids)
     shown = json.loads(here(capsys, "replay", "show", "r-1", "--json").out)
     assert {name: shown[name] for name in ("state", "rate", "total", "sent", "left")} == {
@@ -183,6 +183,12 @@ def test_a_paced_replay_is_one_in_the_background(
     assert here(capsys, "replay", "pause", "r-1", "--reason", "x").err == "paused r-1: 0 sent, 5 left\n"
     assert here(capsys, "replay", "resume", "r-1", "--reason", "x").err == "resumed r-1: 0 sent, 5 left\n"
     assert "rate\t10/s" in here(capsys, "replay", "set-rate", "r-1", "10/s", "--reason", "x").out
+    again = (*ids, "--reason", "x", "--pace", "1/h", "--request", "r-1", "--json")
+    more = json.loads(here(capsys, "letters", "replay", *again).out)
+    assert (more["reserved"], more["replay"], sorted(more["already"])) == ([], "r-1", sorted(ids))
+    for word in ("pause", "resume", "pause"):
+        assert here(capsys, "replay", word, "r-1", "--reason", "x", "--request", "t-1").code == Exit.DONE
+    assert json.loads(here(capsys, "replay", "show", "r-1", "--json").out)["state"] == "running", "paused once"
     assert here(capsys, "replay", "cancel", "r-1", "--reason", "x").err == "cancelled r-1: 0 sent, 5 left\n"
     assert here(capsys, "replay", "undo", "r-1", "--reason", "x").err == "recalled 0\n"
     assert here(capsys, "letters", "archive", *ids, "--reason", "x").code == Exit.DONE
@@ -233,6 +239,20 @@ def dead_with(folder: Path, *texts: str) -> list[str]:
             return ids
 
     return asyncio.run(make())
+
+
+def test_a_paced_replay_by_payload_says_what_workers_import(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repairs(tmp_path, monkeypatch)
+    (letter,) = dead_with(tmp_path, "a")
+    how = ("--transform", "repairs:new_form", "--dedupe-by", "text", "--pace", "1/h", "--request", "r-1")
+    told = here(capsys, *BY_PAYLOAD, *how)
+    assert (told.code, told.err) == (Exit.DONE, "reserved 1 letter for replay r-1\n")
+    assert still_dead(capsys) == {letter}
+    shown = json.loads(here(capsys, "replay", "show", "r-1", "--json").out)
+    assert (shown["dedupe_by"], shown["transform"], shown["problem"]) == ("text", "repairs:new_form", None)
+    assert "transform\trepairs:new_form" in here(capsys, "replay", "show", "r-1").out
 
 
 BY_PAYLOAD = ("letters", "replay", "--where", "queue:mail", "--reason", "x", "--yes")

@@ -69,27 +69,28 @@ OPEN, ARCHIVED, TRASH = Disposition.OPEN, Disposition.ARCHIVED, Disposition.TRAS
 )
 @pytest.mark.parametrize("disposition", Disposition)
 def test_refusal_of_a_letter(change: Change, allowed: set[Disposition], disposition: Disposition) -> None:
-    reason = refusal(change, State.DEAD, disposition)
-    assert (reason is None) is (disposition in allowed)
-    assert reason is None or reason.startswith("it is ")
+    refused = refusal(change, State.DEAD, disposition)
+    assert (refused is None) is (disposition in allowed)
+    assert refused is None or refused.reason.startswith("it is ")
 
 
 @pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Skip(), Move("q")])
 @pytest.mark.parametrize("disposition", [OPEN, ARCHIVED])
 def test_refusal_of_a_letter_that_somebody_works_on(change: Change, disposition: Disposition) -> None:
-    assert refusal(change, State.DEAD, disposition, holder="rescue-7") == "it is leased by rescue-7"
+    assert refusal(change, State.DEAD, disposition, holder="rescue-7") == ("it is leased by rescue-7", "leased")
     assert all(refusal(one, State.DEAD, disposition, holder="rescue-7") is None for one in (Tag(("x",)), Note()))
 
 
 @pytest.mark.parametrize("change", [Replay(), Archive(), Discard(), Restore(), Cancel(), Skip()])
 @pytest.mark.parametrize("state", [state for state in State if state is not State.DEAD])
 def test_refusal_of_anything_else(change: Change, state: State) -> None:
-    reason = refusal(change, state, None)
+    refused = refusal(change, state, None)
     if isinstance(change, Cancel) and state in {State.READY, State.LEASED}:
-        assert reason is None
+        assert refused is None
     else:
-        assert reason is not None
-        assert state in reason
+        assert refused is not None
+        assert ("running" if state is State.LEASED else state) in refused.reason
+        assert refused.code == state
 
 
 def test_a_letter_without_a_disposition_is_refused_not_guessed() -> None:

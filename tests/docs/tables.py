@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -20,6 +21,7 @@ from redrive.cli.exits import TABLE, Exit
 from redrive.cli.root import LazyGroup, cli
 from redrive.cli.worker_health import GroupHealth
 from redrive.core import durations
+from redrive.core.acts import SkipCode
 from redrive.core.classify import classify
 from redrive.core.select import DERIVED, FIELDS, LETTER_FIELDS, MEANING, WORDS
 from redrive.core.states import TRANSITIONS, State
@@ -357,7 +359,48 @@ def door_table() -> str:
     return rows(("door", "commands", "settings", "metrics, after their prefix"), body)
 
 
+# --- skips -----------------------------------------------------------------------------------------------------------
+
+SKIPPED: dict[str, str] = {
+    "missing": "there is no item with this id",
+    "damaged": "its record or payload is damaged",
+    "ready leased done cancelled dead": "the act is not for an item in this state; `leased` also: another call has it",
+    "open archived trash": "the act is not for a letter with this disposition, or it came there meanwhile",
+    "parked": "it is parked: unpark it first",
+    "not_parked": "it is not parked",
+    "reserved": "it is reserved for a replay in the background",
+    "not_reserved": "it is not reserved for this replay",
+    "revision": "it is at another revision",
+    "edits": "it was edited as often as an item may be",
+    "tags": "it would have too many tags",
+    "put_off": "it was put off and is not due yet",
+    "not_replayed": "it was not replayed, or was recalled already",
+    "leased_since": "a worker has leased it since its replay",
+    "ended_since": "it has ended since its replay",
+    "not_head": "it is not the head of an order key",
+    "head": "others wait behind it under its order key",
+    "bound": "its order key, dedupe key or dependencies bind it to its queue",
+    "dedupe_key": "a live item has its dedupe key",
+    "dependency": "an item that it waits for will never be done, or is not known here",
+    "same_queue": "it is in this queue already",
+    "moved": "it is in another queue or mailbox",
+    "duplicate": "another letter with the same key is sent",
+    "no_key": "its payload has nothing to deduplicate by",
+    "begun": "its replay to another destination was begun",
+    "error": "a function of yours raised, or what it gave cannot be used",
+}
+
+
+def skip_codes() -> str:
+    assert {code for codes in SKIPPED for code in codes.split()} == {*get_args(SkipCode)}
+    return rows(
+        ["code", "why it is skipped"],
+        [[", ".join(f"`{one}`" for one in codes.split()), why] for codes, why in SKIPPED.items()],
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "skip-codes": skip_codes,
     "states": state_diagram,
     "transitions": transitions,
     "verbs": verbs,

@@ -29,16 +29,17 @@ from redrive.errors import ConfigError, Conflict, NotFound, StoreUnavailable
 from redrive.office.audit import Audit
 from redrive.office.recall import replayed_by
 from redrive.office.replays import Replays, start
+from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from redrive.testing.conformance.kit import failure
 from redrive.testing.faults import Fault, FaultyStore
-from tests.engine.replay_scene import WHY, Scene, scene
+from tests.engine.replay_scene import EACH_STORE, WHY, Scene, scene
 
 __all__ = ["scene"]
 
 
 class CancelledMeanwhile(FaultyStore):
-    def __init__(self, store: MemoryStore, replays: Replays) -> None:
+    def __init__(self, store: Store, replays: Replays) -> None:
         super().__init__(store)
         self.replays = replays
 
@@ -72,6 +73,7 @@ async def test_a_repeated_start_revives_no_cancelled_replay(scene: Scene) -> Non
     assert len((await scene.store.amend(Ids(tuple(ids[10:])), Archive(), Act("a", "b", "c"))).changed) == 20
 
 
+@EACH_STORE
 async def test_a_repeated_start_keeps_a_pause_and_goes_on_with_what_was_done(scene: Scene) -> None:
     ids = await scene.letters(6)
     await scene.start(ids[:2], None)
@@ -121,6 +123,25 @@ async def test_a_start_that_is_cancelled_meanwhile_leaves_nothing_reserved(scene
     assert len((await scene.store.amend(Ids(tuple(ids)), Archive(), Act("a", "b", "c"))).changed) == 4
 
 
+async def test_a_repeated_act_is_done_once(scene: Scene) -> None:
+    """An answer was lost, and a colleague acted before the repeat: an act counts once, also in the audit."""
+    await scene.start(await scene.letters(2), Rate(5))
+    for _ in range(2):
+        await scene.replays.pause("r-1", reason="x", request_id="t-1")
+        await scene.replays.resume("r-1", reason="x", request_id="t-1")
+        await scene.replays.set_rate("r-1", "7/s", reason="x", request_id="t-1")
+        shown = await scene.replays.set_rate("r-1", "9/s", reason="x", request_id="t-1")
+        assert (shown.state, shown.rate) == ("running", Rate(9))
+    entries = await scene.store.journal("audit", 0, 100)
+    assert len([entry for entry in entries if entry.request_id == "t-1"]) == 4
+    await scene.turns(2_000)
+    assert (await scene.replays.pause("r-1", reason="x", request_id="t-1")).state == "done"
+    first = await scene.replays.undo("r-1", reason="x", request_id="t-2")
+    again = await scene.replays.undo("r-1", reason="x", request_id="t-2")
+    assert (len(first.changed), again.changed, again.already) == (2, (), first.changed)
+
+
+@EACH_STORE
 async def test_undo_recalls_what_no_worker_has_leased(scene: Scene) -> None:
     ids = await scene.letters(30)
     await scene.start(ids, Rate(50))

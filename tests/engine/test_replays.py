@@ -29,11 +29,12 @@ from redrive.events import Events
 from redrive.office.replays import start
 from redrive.stores.memory import MemoryStore
 from redrive.testing.faults import Fault, FaultyStore
-from tests.engine.replay_scene import WHY, Scene, scene
+from tests.engine.replay_scene import EACH_STORE, WHY, Scene, scene
 
 __all__ = ["scene"]
 
 
+@EACH_STORE
 async def test_letters_stay_letters_until_their_window_comes(scene: Scene) -> None:
     ids = await scene.letters(30)
     await scene.start(ids, Rate(50))
@@ -67,6 +68,7 @@ async def test_without_a_rate_it_goes_as_fast_as_the_store_takes_them(scene: Sce
     assert await scene.ready() == 1_200
 
 
+@EACH_STORE
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_pause_lets_no_more_than_a_window_through(scene: Scene, restarted: bool) -> None:
     """Whichever worker leads afterwards."""
@@ -153,6 +155,7 @@ async def test_a_process_that_only_receives_sends_them_too(scene: Scene) -> None
     assert (await scene.replays.get("r-1")).state == "done"
 
 
+@EACH_STORE
 async def test_restarts_are_no_way_to_more_than_the_rate(scene: Scene) -> None:
     """Whichever process leads: when the next window may be sent stands in the store."""
     await scene.start(await scene.letters(20), Rate(1, 3_600_000))
@@ -169,6 +172,7 @@ async def test_restarts_are_no_way_to_more_than_the_rate(scene: Scene) -> None:
     assert 8 <= await scene.ready() <= 14, "not in an hour"
 
 
+@EACH_STORE
 async def test_another_worker_goes_on_with_what_is_left(scene: Scene) -> None:
     ids = await scene.letters(20)
     await scene.start(ids, Rate(50))
@@ -184,6 +188,7 @@ async def test_another_worker_goes_on_with_what_is_left(scene: Scene) -> None:
     assert (await scene.replays.get("r-1")).state == "done"
 
 
+@EACH_STORE
 async def test_cancel_frees_what_is_left(scene: Scene) -> None:
     ids = await scene.letters(30)
     await scene.start(ids, Rate(50))
@@ -198,6 +203,7 @@ async def test_cancel_frees_what_is_left(scene: Scene) -> None:
     assert [one.state for one in await scene.replays.list()] == ["cancelled"]
 
 
+@EACH_STORE
 async def test_a_window_that_was_not_counted_is_counted_at_the_end(scene: Scene) -> None:
     """Its letter could not be sent, and its leader died before it counted."""
     ids = await scene.letters(1, Terms(dedupe=Dedupe("d")))
@@ -227,6 +233,7 @@ async def test_a_window_in_which_it_is_cancelled_is_counted(scene: Scene) -> Non
     assert (shown.state, shown.sent, shown.left) == ("cancelled", 10, 20)
 
 
+@EACH_STORE
 async def test_what_cannot_be_sent_is_free_again_and_says_why(scene: Scene) -> None:
     ids = await scene.letters(1, Terms(dedupe=Dedupe("d")))
     await scene.store.put([NewItem("twin", "q", b"{}", terms=Terms(dedupe=Dedupe("d")))])

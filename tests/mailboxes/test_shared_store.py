@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from redrive.core.acts import Act, Expire, Replay
+from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.verbs import QueueChange, WorkerBeat
 from redrive.engine import store_retry
+from redrive.engine.replays import ByPayload
 from redrive.errors import BadStoreURL, ConfigError, EncryptionKeyMissing, InvalidParameterError
 from redrive.mailboxes import (
     MailboxConnectionError,
@@ -22,6 +25,7 @@ from redrive.mailboxes import (
 )
 from redrive.mailboxes.boxes.store import MailboxStore
 from redrive.office.doors import doors
+from redrive.office.replays import start
 from redrive.stores.keyring import Keyring
 from redrive.stores.memory import MemoryStore
 from redrive.stores.url import store_from_url
@@ -227,6 +231,19 @@ def test_what_was_acknowledged_is_kept_for_an_hour(mailboxes: Openers, clock: Fa
     requests.receive()
     beats(requests)
     assert shared.call(shared.store.tombstone, key) is not None
+
+
+def test_a_process_that_receives_sends_replays_by_payload(mailboxes: Openers, clock: FakeClock) -> None:
+    requests, other = mailboxes("memory")("requests"), mailboxes("memory")("other")
+    shared = requests.shared
+    key = requests.send(1)
+    shared.call(shared.store.amend, Ids((key,)), Expire(), Act("ann", "x", "e-1"))
+    by_payload, act = ByPayload("body"), Act("ann", "x", "r-1")
+    shared.call(start, shared.store, [key], Replay(), None, act, by_payload=by_payload)
+    clock.advance("11s")
+    other.receive()
+    beats(other)
+    assert item_of(requests, key).state is State.READY
 
 
 FORKING = """

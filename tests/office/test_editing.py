@@ -58,6 +58,21 @@ async def test_a_repeated_enqueue_of_an_edited_item_is_the_same() -> None:
             await app.enqueue("q", "y", id="mine")
 
 
+async def test_a_repeated_edit_adds_no_revision() -> None:
+    """As after an answer that was lost, with the revision that was meant, and though another edit came since."""
+    async with Redrive("memory:", log=False) as app:
+        app.queue("q")
+        await app.enqueue("q", "x", id="mine", delay="1h")
+        for _ in range(2):
+            edited = await app.edit("mine", "y", reason="x", revision=0, request_id="t-1")
+            assert (edited.payload, edited.revision) == (b'"y"', 1)
+        await app.edit("mine", "z", reason="x")
+        assert (await app.edit("mine", "y", reason="x", revision=0, request_id="t-1")).revision == 2
+        await app.park("mine", "schema", reason="x", request_id="t-2")
+        with pytest.raises(Conflict, match="mine was not edited: request 't-2' is another act on it"):
+            await app.edit("mine", "v", reason="x", request_id="t-2")
+
+
 @pytest.mark.slow
 async def test_edit_makes_a_damaged_payload_whole(tmp_path: Path) -> None:
     path = tmp_path / "q.db"

@@ -155,6 +155,9 @@ async def test_recall_says_what_it_cannot_do(work: Work) -> None:
     await work.run()
     skipped = (await work.app.letters.recall([first, second], reason="x")).skipped
     assert ["leased" in skipped[0].reason, "not replayed" in skipped[1].reason] == [True, True]
+    for named in (f"id:{first}", f"id:{first} queue:emails"):
+        assert [one.code for one in (await work.app.letters.recall(named, reason="x")).skipped] == ["leased_since"]
+    assert [one.code for one in (await work.app.unpark(f"id:{second}", reason="x")).skipped] == ["not_parked"]
     for bad in ({}, {"which": first, "request": "r-1"}, {"which": ""}):
         with pytest.raises(ConfigError):
             await work.app.letters.recall(reason="x", **bad)
@@ -230,7 +233,8 @@ async def test_bad_input_names_the_field_and_moves_nothing(work: Work) -> None:
 async def test_r15_a_paced_replay_sends_no_faster_than_its_pace(work: Work) -> None:
     ids = await work.letters(7)
     done = await work.app.letters.replay(ids, reason="gently", pace="10/s")
-    assert (done.changed, (await work.app.replays.get(done.replay)).total) == (tuple(ids), 7)
+    assert (done.reserved, done.changed, done.replayed) == (tuple(ids), (), ())
+    assert (await work.app.replays.get(done.replay)).total == 7
     letters = [(await work.app.letters.get(one)).item.letter for one in ids]
     assert {None if letter is None else letter.reserved for letter in letters} == {done.replay}
     skipped = (await work.app.letters.archive(ids[0], reason="x")).skipped
@@ -241,6 +245,19 @@ async def test_r15_a_paced_replay_sends_no_faster_than_its_pace(work: Work) -> N
     # Two each 200 ms: the last window comes 600 ms after the first.
     assert (sent == sorted(sent), sent[-1] - sent[0] >= 550) == (True, True)
     assert (await work.app.replays.get(done.replay)).state == "done"
+
+
+async def test_a_paced_replay_sends_one_letter_of_each_key(work: Work) -> None:
+    ids = await work.letters(3)
+    done = await work.app.letters.replay(ids, reason="once", background=True, dedupe_by=str_of)
+    assert done.reserved == tuple(ids)
+    await work.run()
+    shown = await work.app.replays.get(done.replay)
+    assert (shown.state, shown.sent, shown.skipped) == ("done", 1, 2)
+
+
+def str_of(payload: object) -> str:
+    return type(payload).__name__
 
 
 async def test_a_pace_that_is_none_is_told_and_nothing_moves(work: Work) -> None:

@@ -13,7 +13,9 @@ from redrive.core.acts import (
     Change,
     Edit,
     Park,
+    Refusal,
     Replay,
+    RunNow,
 )
 from redrive.core.item import Item
 from redrive.core.select import Ids, Selection
@@ -52,6 +54,9 @@ ACTS: dict[str, Bug] = {
     "ParksAPromisedPlace": Bug(
         "the place under its limit key is promised to a parked item, and the others wait for ever",
         ("test_park_gives_a_promised_place_under_a_limit_key_to_the_next",),
+    ),
+    "RunsNowWhatIsParked": Bug(
+        "an operator runs a parked item now, and it stays where it is", ("test_parked_item_is_not_run_now",)
     ),
     "EditsWhatRuns": Bug(
         "an edit is accepted while a worker runs the payload before it",
@@ -107,6 +112,14 @@ class CountsParkedAsBacklog(Bent):
         self._table.bucket = lambda item: "ready" if is_parked(item.hold) else right(item)  # type: ignore[method-assign] # bent
 
 
+class RunsNowWhatIsParked(Bent):
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        amended = await super().amend(selection, change, by, expect)
+        parked = tuple([one.id for one in amended.skipped if isinstance(change, RunNow) and one.code == "parked"])
+        rest = tuple([one for one in amended.skipped if one.id not in parked])
+        return Amended(amended.changed + parked, amended.already, rest)
+
+
 class EditsWhatRuns(Bent):
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         if isinstance(change, Edit) and isinstance(selection, Ids):
@@ -145,12 +158,16 @@ class ReplaysTheOriginal(Bent):
 def _edits_what_runs(module: Any) -> Patch:
     right = module.refusal
 
-    def refusal(change: Change, state: State, *rest: Any, **more: Any) -> str | None:
+    def refusal(change: Change, state: State, *rest: Any, **more: Any) -> Refusal | None:
         is_bent = isinstance(change, Edit) and state is State.LEASED
-        reason: str | None = None if is_bent else right(change, state, *rest, **more)
+        reason: Refusal | None = None if is_bent else right(change, state, *rest, **more)
         return reason
 
     return lambda monkeypatch: monkeypatch.setattr(module, "refusal", refusal)
+
+
+def _never_parked(module: Any) -> Patch:
+    return lambda monkeypatch: monkeypatch.setattr(module, "parked_refusal", lambda _, parked: None)
 
 
 def _asks_for_no_revision(module: Any) -> Patch:
@@ -205,6 +222,7 @@ SQLITE: dict[str, Plant] = {
     "ParksAPromisedPlace": Plant(
         patches=(lambda monkeypatch: monkeypatch.setattr(rebind, "parked", lambda _, __: None),)
     ),
+    "RunsNowWhatIsParked": Plant(patches=(_never_parked(sqlite_amend),)),
     "EditsWhatRuns": Plant(patches=(_edits_what_runs(sqlite_amend),)),
     "KeepsNoOriginal": _plant("amend/keep_revision", "from payload where seq = ?1", "from payload where seq = -?1"),
     "IgnoresTheRevision": Plant(patches=(_asks_for_no_revision(sqlite_amend),)),
@@ -218,6 +236,7 @@ POSTGRES: dict[str, Plant] = {
     "ParksAPromisedPlace": _plant(
         "amend/pass_on", "'{}'::bigint[], %b::bigint[]", "'{}'::bigint[], (%b::bigint[])[1 : 0]"
     ),
+    "RunsNowWhatIsParked": Plant(patches=(_never_parked(postgres_amend),)),
     "EditsWhatRuns": Plant(patches=(_edits_what_runs(postgres_amend),)),
     "KeepsNoOriginal": _plant("amend/keep_revisions", "any (array[o.seq])", "any (array[-o.seq])"),
     "IgnoresTheRevision": Plant(patches=(_asks_for_no_revision(postgres_amend),)),
@@ -240,6 +259,7 @@ REDIS: dict[str, Plant] = {
         "tally", "local count, ids = call('ZCARD', P .. 'parks:' .. queue), nil", "local count, ids = 0, nil"
     ),
     "ParksAPromisedPlace": _plant("amend", _PASSES_ON, "elseif false then"),
+    "RunsNowWhatIsParked": _plant("amend", "tied(m, PARKED_ITEM) and acts_on.IS_PARKED or nil", "nil"),
     "EditsWhatRuns": Plant(patches=(_edits_what_runs(redis_amend),)),
     "KeepsNoOriginal": _plant(
         "amend", "push(P .. 'revisions:' .. id, string.format('%08d', #about) .. about .. before)", ""

@@ -180,23 +180,23 @@ class GivesALetterTwice(Bent):
     """Two work on one letter where it lies."""
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         for item in self._table.present(ids):
             self.force(structs.replace(item, lease_until=None) if item.letter is not None else item)
-        return await super().lease_letters(ids, worker, ttl, early=early)
+        return await super().lease_letters(ids, worker, ttl, early=early, reserved=reserved)
 
 
 class TakesEarlyFromItsHolder(Bent):
     """Whoever asks for what was put off is given what somebody works on."""
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         for item in self._table.present(ids) if early else ():
             is_held = item.letter is not None and item.lease_until is not None and item.worker != worker
             self.force(structs.replace(item, lease_until=None) if is_held else item)
-        return await super().lease_letters(ids, worker, ttl, early=early)
+        return await super().lease_letters(ids, worker, ttl, early=early, reserved=reserved)
 
 
 class SettlesLettersLikeItems(Bent):

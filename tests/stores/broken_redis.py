@@ -454,7 +454,7 @@ OFFICE: dict[str, Plant] = {
     "TakesInOverWhatIsThere": Plant((Edit("take_in", "if taken[id] then", "if false then"),)),
     "GivesALetterTwice": Plant((Edit("lease_letters", "or m[LEASE_UNTIL] <= time or m[WORKER] == worker", "or true"),)),
     "TakesEarlyFromItsHolder": Plant((Edit("lease_letters", "early and m[WORKER] == ''", "early"),)),
-    "MovesWhatIsLeased": Plant((Edit("amend", "return is_leased and refusals.held ~= ''", "return false"),)),
+    "MovesWhatIsLeased": Plant((Edit("amend", "return is_leased and refusals.held == 1", "return false"),)),
     "HearsTheLate": Plant(
         (Edit("amend", "m[DELIVERIES], m[LEASE_UNTIL] = m[DELIVERIES] + 1, false", "m[LEASE_UNTIL] = false"),)
     ),

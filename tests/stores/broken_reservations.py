@@ -12,6 +12,7 @@ from redrive.core.acts import (
     Amended,
     Archive,
     Change,
+    Refusal,
     Replay,
     Unreserve,
 )
@@ -62,23 +63,47 @@ class UnreserveForgets(BentReservations):
 
 class WorksOnWhatIsReserved(BentReservations):
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         before = self.reserved()
-        self.reserve(dict.fromkeys(before, ""))
-        given = await super().lease_letters(ids, worker, ttl, early=early)
+        self.reserve(dict.fromkeys(before, reserved))
+        given = await super().lease_letters(ids, worker, ttl, early=early, reserved=reserved)
         self.reserve(before)
         return given
+
+
+class LeasesForAnyReplay(BentReservations):
+    async def lease_letters(
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
+    ) -> tuple[Item, ...]:
+        before = self.reserved()
+        if reserved:
+            self.reserve(dict.fromkeys(ids, reserved))
+        given = await super().lease_letters(ids, worker, ttl, early=early, reserved=reserved)
+        self.reserve(dict.fromkeys(ids, "") | before)
+        return given
+
+
+class UnreserveLeavesTheLease(BentReservations):
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        before = [self.peek(item_id) for item_id in self.reserved()]
+        amended = await super().amend(selection, change, by, expect)
+        if isinstance(change, Unreserve):
+            for item in before:
+                if item is not None:
+                    self.force(item)
+            self.reserve(dict.fromkeys(amended.changed, ""))
+        return amended
 
 
 def _heedless(module: Any, kind: type) -> Patch:
     """Changes of this kind find every letter reserved as they need it."""
     right = module.refusal
 
-    def refusal(change: Change, *rest: Any, reserved: str = "", **more: Any) -> str | None:
+    def refusal(change: Change, *rest: Any, reserved: str = "", **more: Any) -> Refusal | None:
         if isinstance(change, kind):
             reserved = getattr(change, "reserved", "")
-        reason: str | None = right(change, *rest, reserved=reserved, **more)
+        reason: Refusal | None = right(change, *rest, reserved=reserved, **more)
         return reason
 
     return lambda monkeypatch: monkeypatch.setattr(module, "refusal", refusal)
@@ -95,14 +120,35 @@ BUGS: dict[str, Bug] = {
         "a cancelled replay keeps its letters from everybody for ever", ("test_reserved_letter_stays_the_letter_it_is",)
     ),
     "WorksOnWhatIsReserved": Bug("a letter is worked on in place and sent by its replay as well", (_REFUSES,)),
+    "LeasesForAnyReplay": Bug(
+        "a replay sends, with another payload, what was reserved for another one or for none",
+        ("test_reserved_letters_are_leased_by_their_replay_alone",),
+    ),
+    "UnreserveLeavesTheLease": Bug(
+        "what a cancelled replay had in hand is sent all the same",
+        ("test_unreserve_takes_the_letter_from_the_replay_that_is_about_to_send_it",),
+    ),
 }
 _LUA = "replay ~= named and change ~= 'unreserve'"
+_LENDS = "(m[LETTER][RESERVED] or '') ~= reserved"
 PLANTS: dict[str, dict[str, Plant]] = {
     "sqlite": {
         "SendsWhatIsReserved": Plant(patches=(_heedless(sqlite_amend, Replay),)),
         "ArchivesWhatIsReserved": Plant(patches=(_heedless(sqlite_amend, Archive),)),
         "UnreserveForgets": Plant((Edit("amend/reserve", "reserved = ?", "reserved = max(reserved, ?)"),)),
-        "WorksOnWhatIsReserved": Plant((Edit("lease_letters/free", "l.reserved = '' and", ""),)),
+        "WorksOnWhatIsReserved": Plant((Edit("lease_letters/free", "l.reserved = ? and", "l.reserved >= ? and"),)),
+        "LeasesForAnyReplay": Plant(
+            (Edit("lease_letters/free", "l.reserved = ? and", "(? <> '' or l.reserved = '') and"),)
+        ),
+        "UnreserveLeavesTheLease": Plant(
+            (
+                Edit(
+                    "amend/take_away",
+                    "(select value from json_each(?))",
+                    "(select value from json_each(?)) and seq not in (select seq from letter where reserved <> '')",
+                ),
+            )
+        ),
     },
     "postgres": {
         "SendsWhatIsReserved": Plant(patches=(_heedless(postgres_amend, Replay),)),
@@ -110,7 +156,22 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "UnreserveForgets": Plant(
             (Edit("amend/reserve", "reserved = d.replay", "reserved = greatest(l.reserved, d.replay)"),)
         ),
-        "WorksOnWhatIsReserved": Plant((Edit("lease_letters/give", "and l.reserved = ''", ""),)),
+        "WorksOnWhatIsReserved": Plant(
+            (Edit("lease_letters/give", "l.reserved = a.reserved", "l.reserved >= a.reserved"),)
+        ),
+        "LeasesForAnyReplay": Plant(
+            (Edit("lease_letters/give", "l.reserved = a.reserved", "(a.reserved <> '' or l.reserved = '')"),)
+        ),
+        "UnreserveLeavesTheLease": Plant(
+            (
+                Edit(
+                    "amend/take_away",
+                    "where seq = any(%b::bigint[])",
+                    "where seq = any(%b::bigint[]) "
+                    "and not exists (select 1 from {schema}.letter l where l.seq = course.seq and l.reserved <> '')",
+                ),
+            )
+        ),
     },
     "redis": {
         "SendsWhatIsReserved": Plant((Edit("recall", _LUA, f"{_LUA} and change ~= 'replay'"),)),
@@ -124,6 +185,16 @@ PLANTS: dict[str, dict[str, Plant]] = {
                 ),
             )
         ),
-        "WorksOnWhatIsReserved": Plant((Edit("lease_letters", "or m[LETTER][RESERVED] then", "then"),)),
+        "WorksOnWhatIsReserved": Plant((Edit("lease_letters", _LENDS, f"{_LENDS} and reserved ~= ''"),)),
+        "LeasesForAnyReplay": Plant((Edit("lease_letters", _LENDS, "m[LETTER][RESERVED] and reserved == ''"),)),
+        "UnreserveLeavesTheLease": Plant(
+            (
+                Edit(
+                    "amend",
+                    "if m[LETTER] and m[LEASE_UNTIL] and change ~= 'tag' then",
+                    "if m[LETTER] and m[LEASE_UNTIL] and change ~= 'tag' and change ~= 'unreserve' then",
+                ),
+            )
+        ),
     },
 }

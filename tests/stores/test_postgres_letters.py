@@ -119,7 +119,7 @@ async def test_a_move_waits_for_who_is_put_behind_the_letter(url: str, opened: O
             await store.put([NewItem("next", "q", b"{}", terms=Terms(order_key="k"))], within=connection)
             moving = asyncio.ensure_future(other.amend(Ids(("head",)), Move("r"), act()))
             await somebody_waits(url, connection)
-        assert (await moving).skipped == (Skipped("head", KEEPS_BACK),)
+        assert (await moving).skipped == (Skipped("head", *KEEPS_BACK),)
     assert (await store.check()).findings == ()
 
 

@@ -158,7 +158,7 @@ async def test_ids_that_nobody_can_have(store: PostgresStore, item_id: str) -> N
         await store.get(item_id)
     assert await store.tombstone(item_id) is None
     amended = await store.amend(Ids((item_id,)), Archive(), act())
-    assert amended.skipped == (Skipped(item_id, "no such item"),)
+    assert amended.skipped == (Skipped(item_id, "no such item", "missing"),)
     assert await store.prune(Ids((item_id,)), 1, act()) == ()
     assert await store.causes(item_id) == ()
 
@@ -176,7 +176,7 @@ async def test_amend_judges_what_it_finds_when_the_lock_is_free(url: str, store:
         await somebody_waits(url, other)
         await other.execute(b"update letter set disposition = 'trash'")
         await other.execute(b"commit")
-    assert (await replay).skipped == (Skipped(item_id, "it is in the trash; restore it first"),)
+    assert (await replay).skipped == (Skipped(item_id, "it is in the trash; restore it first", "trash"),)
     letter = (await store.get(item_id)).item.letter
     assert letter is not None
     assert letter.disposition is Disposition.TRASH

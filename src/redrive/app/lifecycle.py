@@ -8,6 +8,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -168,6 +169,7 @@ class AppParts:
         """
         # Imported here: most processes only enqueue or look, and start sooner without it.
         from redrive.engine.worker import Worker
+        from redrive.office.replay.by_payload import send_window
 
         stop = Stop(parse(grace, field="grace"))
         worker = Worker(
@@ -184,6 +186,7 @@ class AppParts:
             write_hook=None if item else self.write_hook,
             item=item,
             release=self.release,
+            send_by_payload=partial(send_window, clock=self.clock, max_payload=self.max_payload),
         )
         self.stops.add(stop)
         self.loop = asyncio.get_running_loop()

@@ -275,14 +275,22 @@ class Operating(Lifecycle):
         return await self._amend_waiting(which, Unpark(), reason, request_id)
 
     async def edit(
-        self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
+        self,
+        item_id: str,
+        payload: object,
+        *,
+        reason: str,
+        revision: int | None = None,
+        raw: bool = False,
+        request_id: str | None = None,
     ) -> Item:
         """Replace the payload of a dead letter or a waiting item, and keep the one before. Gives the item.
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        Raises NotFound, EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an
-        item that runs, is over, or has another revision.
+        A repeat with the same `request_id` adds no revision, and gives the item as it is now. Raises NotFound,
+        EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an item that runs,
+        is over, or has another revision.
         """
         parts = self._parts.check_open()
         if revision is not None and revision != 0 and not is_count(revision):
@@ -290,7 +298,7 @@ class Operating(Lifecycle):
             raise ConfigError(f"{revision!r} is not the number of a revision", field="revision", hint=hint)
         body = dump_payload(payload, limit=parts.max_payload)
         known = await parts.letters.resolve(item_id)
-        act = self._act(reason)
+        act = self._act(reason, request_id)
         return await edit(parts.store, known, body, act, revision=revision, raw=raw, most=parts.max_payload)
 
     async def _amend_waiting(self, which: Which, change: WaitingChange, reason: str, request_id: str | None) -> Amended:

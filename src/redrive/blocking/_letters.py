@@ -70,8 +70,9 @@ class Letters:
         faster than that. `app.replays` pauses, cancels or undoes it, by the id that the answer has as `replay`.
 
         `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
-        replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
-        the new one: the letter ends, and a new item is put in the same write. A letter whose function raises is kept.
+        replayed (of a filter, or with `pace`, the longest dead), now and for 90 days. `transform`, a function of the
+        payload that gives the new one, or its name as `module:function`: the letter ends, and a new item is put in the
+        same write. A letter whose function raises is kept. With `pace` or `background` workers import the functions.
         """
         return self._bridge.call(
             self._letters.replay,
@@ -101,8 +102,9 @@ class Letters:
     ) -> Amended:
         """Take a replay back: replayed items that no worker has leased since become the letters that they were.
 
-        `which` is an item, ids or a filter, which selects replayed items that wait. `request` instead means all that
-        the replay with that request id sent. What a worker has leased, or has ended since, is skipped.
+        `which` is an item, ids or a filter, which selects replayed items that wait, unless it only names ids. `request`
+        instead means all that the replay with that request id sent. What a worker has leased, or has ended since, is
+        skipped.
         """
         chosen = None if which is None else _in_hand(which)
         return self._bridge.call(

@@ -22,22 +22,26 @@ class Replays:
         """Raises NotFound."""
         return self._bridge.call(self._replays.get, id)
 
-    def pause(self, id: str, *, reason: str) -> BackgroundReplay:
+    def pause(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Send no more of its letters, at most what is on its way: one window of 200 ms."""
-        return self._bridge.call(self._replays.pause, id, reason=reason)
+        return self._bridge.call(self._replays.pause, id, reason=reason, request_id=request_id)
 
-    def resume(self, id: str, *, reason: str) -> BackgroundReplay:
+    def resume(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Go on after a pause."""
-        return self._bridge.call(self._replays.resume, id, reason=reason)
+        return self._bridge.call(self._replays.resume, id, reason=reason, request_id=request_id)
 
-    def set_rate(self, id: str, rate: RateText | None, *, reason: str) -> BackgroundReplay:
+    def set_rate(
+        self, id: str, rate: RateText | None, *, reason: str, request_id: str | None = None
+    ) -> BackgroundReplay:
         """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
-        return self._bridge.call(self._replays.set_rate, id, rate, reason=reason)
+        return self._bridge.call(self._replays.set_rate, id, rate, reason=reason, request_id=request_id)
 
-    def cancel(self, id: str, *, reason: str) -> BackgroundReplay:
+    def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Send no more of its letters; what is left of them is free for other acts."""
-        return self._bridge.call(self._replays.cancel, id, reason=reason)
+        return self._bridge.call(self._replays.cancel, id, reason=reason, request_id=request_id)
 
-    def undo(self, id: str, *, reason: str) -> Amended:
-        """Cancel it, and recall what it has sent and no worker has leased since."""
-        return self._bridge.call(self._replays.undo, id, reason=reason)
+    def undo(self, id: str, *, reason: str, request_id: str | None = None) -> Amended:
+        """Cancel it, and recall what it has sent and no worker has leased since. Of a replay with `transform` the
+        letters have ended: the new items that no worker has leased become letters, with the reason `expired`.
+        """
+        return self._bridge.call(self._replays.undo, id, reason=reason, request_id=request_id)

@@ -201,16 +201,26 @@ class Operating(Lifecycle):
         return self._bridge.call(self._app.unpark, chosen, reason=reason, request_id=request_id)
 
     def edit(
-        self, item_id: str, payload: object, *, reason: str, revision: int | None = None, raw: bool = False
+        self,
+        item_id: str,
+        payload: object,
+        *,
+        reason: str,
+        revision: int | None = None,
+        raw: bool = False,
+        request_id: str | None = None,
     ) -> Item:
         """Replace the payload of a dead letter or a waiting item, and keep the one before. Gives the item.
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        Raises NotFound, EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an
-        item that runs, is over, or has another revision.
+        A repeat with the same `request_id` adds no revision, and gives the item as it is now. Raises NotFound,
+        EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an item that runs,
+        is over, or has another revision.
         """
-        return self._bridge.call(self._app.edit, item_id, payload, reason=reason, revision=revision, raw=raw)
+        return self._bridge.call(
+            self._app.edit, item_id, payload, reason=reason, revision=revision, raw=raw, request_id=request_id
+        )
 
     def prune(
         self, filter: str, *, reason: str, limit: int = 1000, request_id: str | None = None

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar, cast
@@ -31,6 +32,7 @@ from redrive.engine.receiver_tasks import ReceiverTasks
 from redrive.engine.report import Reporter
 from redrive.errors import AppClosed, CalledFromLoop
 from redrive.events import Events
+from redrive.office.replay.by_payload import send_window
 from redrive.settings import release
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock, SystemClock
@@ -62,7 +64,8 @@ class SharedStore:
         self.fingerprint = _fingerprint(store)
         self.events = Events()
         self.reporter = Reporter(self.worker, self.events, self.clock)
-        self.tasks = ReceiverTasks(self.worker, store, self.events, self.clock, release=self.release)
+        send = partial(send_window, clock=self.clock)
+        self.tasks = ReceiverTasks(self.worker, store, self.events, self.clock, send, release=self.release)
         self.put: Batcher[NewItem, bool] = Batcher(self._put)
         self.settle: Batcher[Settlement, Answer] = Batcher(self._settle)
         self._key = key

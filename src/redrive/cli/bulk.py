@@ -53,7 +53,7 @@ DONE_ALL_THE_SAME = "it is done, only not listed; redrive audit list tells what"
 class Words(Struct, frozen=True):
     """How an act is described: "sent again 2", "Send 2 letters again?", "2 letters would be sent again"; `key` in JSON.
 
-    `would_be` and `key` are as `done` unless they are given.
+    `would_be` and `key` are as `done` unless they are given. `replay`: for which letters were only reserved.
     """
 
     done: str
@@ -62,6 +62,7 @@ class Words(Struct, frozen=True):
     would_be: str = ""
     key: str = ""
     noun: str = "letter"
+    replay: str = ""
 
 
 class How(Struct, frozen=True):
@@ -206,6 +207,8 @@ def _report(done: Done, how: How, wish: Wish) -> int:
 def _summary(changed: int, done: Done, how: How, wish: Wish) -> str:
     already, skipped = done.amended.already, done.amended.skipped
     said = [f"{wish.words.would if how.dry_run else wish.words.done} {changed:,}"]
+    if wish.words.replay:
+        said[0] += f" {wish.words.noun}{'s' * (changed != 1)} for replay {wish.words.replay}"
     said += [f"asked to stop {len(done.asked):,}"] if done.asked else []
     said += [f"{len(already):,} already by this request"] if already else []
     said += [f"duplicates {len(done.duplicates):,}, kept {len(done.kept):,}"] if done.duplicates is not None else []
@@ -228,15 +231,16 @@ def _as_object(changed: Iterable[str], done: Done, how: How, wish: Wish) -> dict
     return {
         "dry_run": how.dry_run,
         wish.words.key or wish.words.done: list(changed),
+        **({"replay": wish.words.replay} if wish.words.replay else {}),
         **asked,
         **already,
-        **({} if done.duplicates is None else {"duplicates": _reasons(done.duplicates), "kept": _reasons(done.kept)}),
-        "skipped": _reasons(done.amended.skipped),
+        **({} if done.duplicates is None else {"duplicates": reasons(done.duplicates), "kept": reasons(done.kept)}),
+        "skipped": reasons(done.amended.skipped),
     }
 
 
-def _reasons(those: Iterable[Skipped]) -> list[dict[str, str]]:
-    return [{"id": one.id, "reason": one.reason} for one in those]
+def reasons(those: Iterable[Skipped]) -> list[dict[str, str]]:
+    return [{"id": one.id, "reason": one.reason, "code": one.code} for one in those]
 
 
 def plain_act(

@@ -43,6 +43,7 @@ ID may be any prefix of at least four characters that no other item has. Exit 6 
 @click.option("--raw", is_flag=True, help="The file is all that is stored, and need not be JSON.")
 @click.option("--revision", metavar="N", type=click.IntRange(min=0), help="Only if it is at this revision.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept with the payload before.")
+@click.option("--request", metavar="ID", help="Name of this edit: repeated, it adds no second revision.")
 @json_option
 @store_option
 @verbose_option
@@ -54,6 +55,7 @@ def edit(
     raw: bool,
     revision: int | None,
     reason: str,
+    request: str | None,
     as_json: bool,
     store: str,
 ) -> None:
@@ -85,7 +87,9 @@ def edit(
             say("the payload is the same; nothing was changed")
             return
     payload = made
-    done = visit(store, lambda app: app.edit(id, payload, revision=expected, raw=raw, reason=reason))
+    done = visit(
+        store, lambda app: app.edit(id, payload, revision=expected, raw=raw, reason=reason, request_id=request)
+    )
     if as_json:
         write_json({"id": done.id, "revision": done.revision})
         return

@@ -263,7 +263,7 @@ def _code(done: Recovery, *, dry_run: bool) -> int:
 
 def _as_object(done: Recovery, *, dry_run: bool) -> dict[str, object]:
     def group(some: tuple[Skipped, ...]) -> list[dict[str, str]]:
-        return [{"id": each.id, "reason": redact_text(each.reason)} for each in some]
+        return [{"id": each.id, "reason": redact_text(each.reason), "code": each.code} for each in some]
 
     return {
         "dry_run": dry_run,

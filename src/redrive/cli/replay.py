@@ -40,7 +40,7 @@ With --dedupe-by only the first of the letters with one value is sent, the longe
 duplicates, now and for 90 days. With --transform a letter ends, and a new item with the payload that the function
 returns is sent instead, in the same write; if the function raises, the letter is kept. A dry run calls it, too.
 With --pace or --background the letters are reserved, and stay letters until a worker sends them: redrive replay shows,
-pauses, cancels and undoes it.
+pauses, cancels and undoes it. With --transform the workers import the function, and the replay pauses if one cannot.
 In a pipe stdout has the ids that were sent again. Exit 9 if some were skipped or kept, 6 if all were.
 """
 
@@ -82,7 +82,7 @@ def replay(
     change = Replay("once" if once else "fresh", parse(delay, field="--delay"), force, queue or "")
     name = request or how.request
     rate = None if pace is None else parse_rate(pace, field="--pace")
-    sent = 0
+    in_background = (background or rate is not None) and not how.dry_run
     function = None
     if transform is not None:
         from redrive.cli.load import load_function
@@ -90,40 +90,36 @@ def replay(
         function = load_function(transform, field="transform")
     by_payload = dedupe_by is not None or function is not None
     if by_payload:
-        from redrive.office.replay.by_payload import check_functions
+        from redrive.office.replay.functions import check_functions
 
         if once and function is not None:
             raise click.UsageError("--once cannot be used with --transform", ctx=click.get_current_context())
         check_functions(dedupe_by, function, change)
 
     async def send(app: Redrive, ids: list[str]) -> Done:
-        nonlocal sent
-        wait = change.delay
-        if rate is not None and by_payload:
-            wait += sent * rate.interval // 1000
-        sent += len(ids)
         done = await app.letters.replay(
             ids,
             reason=how.reason,
             budget=change.budget,
-            delay=f"{wait}ms",
+            delay=f"{change.delay}ms",
             force=force,
             queue=queue,
             pace=rate,
             background=background,
             dedupe_by=dedupe_by,
-            transform=function,
+            transform=transform if in_background else function,
             dry_run=how.dry_run,
             request_id=name,
         )
-        duplicates = done.duplicates if by_payload else None
-        return Done(Amended(done.replayed, done.already, done.skipped), duplicates=duplicates, kept=done.kept)
+        duplicates = done.duplicates if by_payload and not in_background else None
+        changed = done.reserved if in_background else done.replayed
+        return Done(Amended(changed, done.already, done.skipped), duplicates=duplicates, kept=done.kept)
 
     when = f" in {format_duration(change.delay)}" if change.delay else ""
     when += f", {format_rate(rate)}" if rate is not None else ""
     where = f" to {queue}" if queue else ""
     words = Words("sent again", f"Send {{count}} again{where}{when}?", "would send again", key="replayed")
-    if (background or rate is not None) and not by_payload:
-        words = Words(f"reserved for replay {name}:", words.question, "would send again", "sent again", "replayed")
+    if in_background:
+        words = Words("reserved", words.question, "would send again", "sent again", replay=name)
     check = known_queue(queue, new=new)
     return act(how, Wish(choice, change, words, send, check=check, by_payload=by_payload))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 
 from redrive.cli.access import HELP_NAMES, json_option, reason_option, store_option, verbose_option, visit
+from redrive.cli.bulk import reasons
 from redrive.cli.exits import Exit
 from redrive.cli.output import MISSING, iso, say, write_json
 from redrive.cli.root import LazyGroup
@@ -15,12 +16,11 @@ from redrive.cli.tables import Listing, Shape, list_options, show_facts, show_li
 from redrive.core.acts import Amended
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
-from redrive.engine.replays import BackgroundReplay
-
-if TYPE_CHECKING:
-    from redrive.app import Redrive
+from redrive.engine.replays import BackgroundReplay, ByPayload
+from redrive.office.replays import Replays
 
 T = TypeVar("T")
+request_option = click.option("--request", metavar="ID", help="Name of this act: repeated, it is not done again.")
 replay = LazyGroup(
     "replay",
     {
@@ -118,7 +118,15 @@ def _rate(row: BackgroundReplay) -> str:
 
 
 def _row(row: BackgroundReplay) -> list[str]:
-    return [row.id, row.state, _rate(row), f"{row.total:,}", f"{row.sent:,}", f"{row.left:,}", row.reason]
+    return [
+        row.id,
+        row.state,
+        _rate(row),
+        f"{row.total:,}",
+        f"{row.sent:,}",
+        f"{row.left:,}",
+        row.problem or row.reason,
+    ]
 
 
 def _line(row: BackgroundReplay) -> list[str]:
@@ -127,6 +135,7 @@ def _line(row: BackgroundReplay) -> list[str]:
 
 
 def _as_object(row: BackgroundReplay) -> dict[str, object]:
+    how = row.by_payload or ByPayload()
     return {
         "id": row.id,
         "state": row.state,
@@ -138,6 +147,9 @@ def _as_object(row: BackgroundReplay) -> dict[str, object]:
         "by": row.actor,
         "reason": row.reason,
         "started_at": iso(row.started_at),
+        "dedupe_by": how.dedupe_by or how.dedupe_function or None,
+        "transform": how.transform or None,
+        "problem": row.problem or None,
     }
 
 
@@ -156,20 +168,21 @@ def _tell(row: BackgroundReplay, *, as_json: bool) -> None:
         return
     facts = [("state", row.state), ("rate", _rate(row)), ("letters", f"{row.total:,}"), ("sent", f"{row.sent:,}")]
     facts += [("skipped", f"{row.skipped:,}"), ("left", f"{row.left:,}"), ("by", row.actor), ("reason", row.reason)]
-    show_facts(f"replay {row.id}", facts)
+    how = row.by_payload or ByPayload()
+    more = {"dedupe by": how.dedupe_by or how.dedupe_function, "transform": how.transform, "problem": row.problem}
+    show_facts(f"replay {row.id}", facts + [(name, value) for name, value in more.items() if value])
 
 
-def _act(
-    name: str, about: str, done: str, do: Callable[[Redrive, str, str], Awaitable[BackgroundReplay]]
-) -> click.Command:
+def _act(name: str, about: str, done: str, do: Callable[..., Awaitable[BackgroundReplay]]) -> click.Command:
     @click.command(name, help=about, context_settings=HELP_NAMES)
     @click.argument("id", metavar="ID")
     @reason_option()
+    @request_option
     @json_option
     @store_option
     @verbose_option
-    def command(*, id: str, reason: str, as_json: bool, store: str) -> None:
-        row = visit(store, lambda app: do(app, id, reason), acts=True)
+    def command(*, id: str, reason: str, request: str | None, as_json: bool, store: str) -> None:
+        row = visit(store, lambda app: do(app.replays, id, reason=reason, request_id=request), acts=True)
         if as_json:
             write_json(_as_object(row))
         else:
@@ -178,35 +191,40 @@ def _act(
     return command
 
 
-pause = _act("pause", ABOUT_PAUSE, "paused", lambda app, id, why: app.replays.pause(id, reason=why))  # noqa: A006
-resume = _act("resume", ABOUT_RESUME, "resumed", lambda app, id, why: app.replays.resume(id, reason=why))  # noqa: A006
-cancel = _act("cancel", ABOUT_CANCEL, "cancelled", lambda app, id, why: app.replays.cancel(id, reason=why))  # noqa: A006
+pause = _act("pause", ABOUT_PAUSE, "paused", Replays.pause)
+resume = _act("resume", ABOUT_RESUME, "resumed", Replays.resume)
+cancel = _act("cancel", ABOUT_CANCEL, "cancelled", Replays.cancel)
 
 
 @click.command("set-rate", help=ABOUT_SET_RATE, context_settings=HELP_NAMES)
 @click.argument("id", metavar="ID")
 @click.argument("rate", metavar="RATE|none")
 @reason_option()
+@request_option
 @json_option
 @store_option
 @verbose_option
-def set_rate(*, id: str, rate: str, reason: str, as_json: bool, store: str) -> None:
+def set_rate(*, id: str, rate: str, reason: str, request: str | None, as_json: bool, store: str) -> None:
     meant = None if rate == "none" else parse_rate(rate, field="RATE")
-    row = visit(store, lambda app: app.replays.set_rate(id, meant, reason=reason), acts=True)
+    row = visit(store, lambda app: app.replays.set_rate(id, meant, reason=reason, request_id=request), acts=True)
     _tell(row, as_json=as_json)
 
 
 @click.command("undo", help=ABOUT_UNDO, context_settings=HELP_NAMES)
 @click.argument("id", metavar="ID")
 @reason_option()
+@request_option
 @json_option
 @store_option
 @verbose_option
-def undo(*, id: str, reason: str, as_json: bool, store: str) -> int:
-    done: Amended = visit(store, lambda app: app.replays.undo(id, reason=reason), acts=True)
-    skipped = [{"id": one.id, "reason": one.reason} for one in done.skipped]
+def undo(*, id: str, reason: str, request: str | None, as_json: bool, store: str) -> int:
+    done: Amended = visit(store, lambda app: app.replays.undo(id, reason=reason, request_id=request), acts=True)
+    skipped = reasons(done.skipped)
+    already = {"already": list(done.already)} if done.already else {}
     if as_json:
-        write_json({"recalled": list(done.changed), "skipped": skipped})
+        write_json({"recalled": list(done.changed), **already, "skipped": skipped})
     else:
-        say(f"recalled {len(done.changed):,}" + (f", skipped {len(skipped):,}" if skipped else ""))
+        said = f"recalled {len(done.changed):,}"
+        said += f", {len(done.already):,} already by this request" if done.already else ""
+        say(said + (f", skipped {len(skipped):,}" if skipped else ""))
     return Exit.PARTLY if skipped else Exit.DONE

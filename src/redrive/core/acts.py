@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -119,7 +119,7 @@ class Reserve(Struct, frozen=True, tag=True):
 
 
 class Unreserve(Struct, frozen=True, tag=True):
-    """The letter is not kept for a replay any more."""
+    """The letter is not kept for a replay any more. If that is about to send it, its lease is taken away."""
 
 
 WaitingChange = SetPolicy | RunNow | Expire | Park | Unpark
@@ -142,9 +142,32 @@ Change = (
 )
 
 
+SkipCode = Literal[
+    # By what it is: its state, or the disposition of the letter.
+    "missing", "damaged", "ready", "leased", "done", "cancelled", "dead", "open", "archived", "trash",
+    # By what is kept beside it.
+    "parked", "not_parked", "reserved", "not_reserved", "revision", "edits", "tags", "put_off",
+    "not_replayed", "leased_since", "ended_since",
+    # By what it is bound to.
+    "not_head", "head", "bound", "dedupe_key", "dependency", "same_queue", "moved",
+    # Of replays by payload.
+    "duplicate", "no_key", "begun", "error",
+]  # fmt: skip
+
+
+class Refusal(NamedTuple):
+    """Why an item is skipped, in words, and for programs: `code` stays the same whatever the words become."""
+
+    reason: str
+    code: SkipCode
+
+
 class Skipped(Struct, frozen=True):
+    """`code` is the reason for programs (docs/letters.md lists them)."""
+
     id: str
     reason: str
+    code: SkipCode
 
 
 class Amended(Struct, frozen=True):
@@ -161,36 +184,52 @@ _ONLY_WAITING: dict[type, str] = {
     Expire: "only a waiting item can expire",
     Park: "only a waiting item can be parked",
 }
-NOT_PARKED = "it is not parked"
+MISSING = Refusal("no such item", "missing")
+IS_PARKED = Refusal("it is parked; unpark it first", "parked")
+NOT_PARKED = Refusal("it is not parked", "not_parked")
+NOT_HEAD = Refusal("it keeps nothing back: it is not the head of an order key", "not_head")
 EDITS_LIMIT = 100
 """So many revisions an item may have besides the first."""
 
 
-_NOT_EDITED = {
-    State.LEASED: "it is running; edit it when it waits again, or is a letter",
-    State.DONE: "it is done; only a letter or a waiting item can be edited",
-    State.CANCELLED: "it is cancelled; only a letter or a waiting item can be edited",
-}
+def _is(state: State, words: str) -> Refusal:
+    return Refusal(f"it is {'running' if state is State.LEASED else state}{words}", state.value)
 
 
-def _not_waiting(change: WaitingChange, state: State) -> str:
-    return NOT_PARKED if isinstance(change, Unpark) else f"it is {state}; {_ONLY_WAITING[type(change)]}"
+def _not_waiting(change: WaitingChange, state: State) -> Refusal:
+    return NOT_PARKED if isinstance(change, Unpark) else _is(state, f"; {_ONLY_WAITING[type(change)]}")
 
 
-def edit_refusal(change: Edit, revision: int) -> str | None:
+def _not_a_letter(change: Change, state: State) -> Refusal:
+    if not isinstance(change, Edit):
+        return _is(state, ", not a dead letter")
+    later = state is State.LEASED
+    words = "edit it when it waits again, or is a letter" if later else "only a letter or a waiting item can be edited"
+    return _is(state, f"; {words}")
+
+
+def parked_refusal(change: Change, *, parked: bool) -> Refusal | None:
+    """Why a waiting item is not run now, or not unparked, where its state allows it."""
+    if isinstance(change, RunNow):
+        return IS_PARKED if parked else None
+    return NOT_PARKED if isinstance(change, Unpark) and not parked else None
+
+
+def edit_refusal(change: Edit, revision: int) -> Refusal | None:
     """Why a payload at this revision cannot be edited, where the item's state allows it."""
     if change.revision is not None and change.revision != revision:
-        return f"it is at revision {revision}, not {change.revision}"
-    return f"it was edited {revision} times; {EDITS_LIMIT} are the most" if revision >= EDITS_LIMIT else None
+        return Refusal(f"it is at revision {revision}, not {change.revision}", "revision")
+    full = f"it was edited {revision} times; {EDITS_LIMIT} are the most"
+    return Refusal(full, "edits") if revision >= EDITS_LIMIT else None
 
 
-NOT_REPLAYED = "it was not replayed"
-NOT_REPLAYED_LETTER = "it is a dead letter: it was not replayed, or it was recalled already"
-LEASED_SINCE = "a worker has leased it since its replay"
-ENDED_SINCE = "it has ended since its replay"
+NOT_REPLAYED = Refusal("it was not replayed", "not_replayed")
+NOT_REPLAYED_LETTER = Refusal("it is a dead letter: it was not replayed, or it was recalled already", "not_replayed")
+LEASED_SINCE = Refusal("a worker has leased it since its replay", "leased_since")
+ENDED_SINCE = Refusal("it has ended since its replay", "ended_since")
 
 
-def recall_refusal(state: State, deliveries: int, kept: int | None) -> str | None:
+def recall_refusal(state: State, deliveries: int, kept: int | None) -> Refusal | None:
     """Why an item is not recalled, or None. `kept`: its deliveries when it was replayed; None if no letter is kept."""
     if kept is None:
         return NOT_REPLAYED_LETTER if state is State.DEAD else NOT_REPLAYED
@@ -199,15 +238,19 @@ def recall_refusal(state: State, deliveries: int, kept: int | None) -> str | Non
     return None if state is State.READY else ENDED_SINCE
 
 
-def reserved_for(replay: str) -> str:
-    return f"it is reserved for replay {replay}; cancel that replay first"
+def reserved_for(replay: str) -> Refusal:
+    return Refusal(f"it is reserved for replay {replay}; cancel that replay first", "reserved")
 
 
-def not_reserved(replay: str) -> str:
-    return f"it is not reserved for replay {replay}" if replay else "it is not reserved"
+def not_reserved(replay: str) -> Refusal:
+    return Refusal(f"it is not reserved for replay {replay}" if replay else "it is not reserved", "not_reserved")
 
 
-def _reserved_refusal(change: Change, reserved: str) -> str | None:
+def key_held(holder: str) -> Refusal:
+    return Refusal(f"its dedupe key is held by {holder}", "dedupe_key")
+
+
+def _reserved_refusal(change: Change, reserved: str) -> Refusal | None:
     named = change.reserved if isinstance(change, Replay) else ""
     if reserved and reserved != named and not isinstance(change, Unreserve):
         return reserved_for(reserved)
@@ -216,7 +259,7 @@ def _reserved_refusal(change: Change, reserved: str) -> str | None:
 
 def refusal(
     change: Change, state: State, disposition: Disposition | None, *, holder: str = "", reserved: str = ""
-) -> str | None:
+) -> Refusal | None:
     """Why `change` is not legal for an item in this state, or None. The one place that knows.
 
     `holder`: who works on the letter where it lies, if anybody does (see core.item.holder). A recall depends on the
@@ -224,22 +267,26 @@ def refusal(
     """
     if isinstance(change, Cancel):
         live = state in (State.READY, State.LEASED)
-        return None if live else f"it is {state}; only a ready or running item can be cancelled"
+        return None if live else _is(state, "; only a ready or running item can be cancelled")
     if isinstance(change, WaitingChange):
         return None if state is State.READY else _not_waiting(change, state)
     if isinstance(change, Tag | Note | Recall) or (isinstance(change, Edit) and state is State.READY):
         return None
-    if isinstance(change, Edit) and state in _NOT_EDITED:
-        return _NOT_EDITED[state]
     if state is not State.DEAD or disposition is None:
-        return f"it is {state}, not a dead letter"
-    kept = f"it is leased by {holder}" if holder else _reserved_refusal(change, reserved)
+        return _not_a_letter(change, state)
+    return _letter_refusal(change, disposition, holder, reserved)
+
+
+def _letter_refusal(change: Change, disposition: Disposition, holder: str, reserved: str) -> Refusal | None:
+    if holder and not isinstance(change, Unreserve):
+        return Refusal(f"it is leased by {holder}", "leased")
+    kept = _reserved_refusal(change, reserved)
     if kept is not None:
         return kept
     if isinstance(change, Restore):
-        return "it is open already" if disposition is Disposition.OPEN else None
+        return Refusal("it is open already", "open") if disposition is Disposition.OPEN else None
     if disposition is Disposition.TRASH:
-        return "it is in the trash; restore it first"
+        return Refusal("it is in the trash; restore it first", "trash")
     if isinstance(change, Archive) and disposition is Disposition.ARCHIVED:
-        return "it is archived already"
+        return Refusal("it is archived already", "archived")
     return None

@@ -19,7 +19,7 @@ from redrive.engine.cancelling import cancel_reason
 from redrive.engine.heartbeat import EVERY, Heartbeat
 from redrive.engine.maintainer import Maintainer
 from redrive.engine.outbox import OutboxWorker
-from redrive.engine.replays import IDLE, WINDOW, ReplayLeader
+from redrive.engine.replays import IDLE, WINDOW, ReplayLeader, SendWindow
 from redrive.errors import RedriveError
 from redrive.events import CancelAsked, Events
 from redrive.stores.base import Store
@@ -49,13 +49,22 @@ class ReceiveLoop(NamedTuple):
 
 
 class ReceiverTasks:
-    def __init__(self, worker: str, store: Store, events: Events, clock: Clock, *, release: str = "") -> None:
+    def __init__(
+        self,
+        worker: str,
+        store: Store,
+        events: Events,
+        clock: Clock,
+        send_by_payload: SendWindow | None = None,
+        *,
+        release: str = "",
+    ) -> None:
         self._worker = worker
         self._store = store
         self._clock = clock
         self._events = events
         self._maintainer = Maintainer(worker, store, events, clock)
-        self._replays = ReplayLeader(store, worker, events=events, clock=clock)
+        self._replays = ReplayLeader(store, worker, events=events, clock=clock, send_by_payload=send_by_payload)
         self.outbox = OutboxWorker(store, events, clock)
         self._loops: list[ReceiveLoop] = []
         self._heartbeat = Heartbeat(

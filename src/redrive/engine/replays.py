@@ -2,6 +2,7 @@
 
 A letter stays a letter until its window comes, so that pause, cancel and a new rate act on letters. The document of a
 replay is read before every window; what goes too far is at most one window, whatever stops, pauses or is restarted.
+A window that depends on payloads is sent by a function that the caller passes down (office.replay.by_payload).
 
 Every worker has one, and so has every process that receives; the store elects one of them while there are replays.
 Without replays each makes one small read every five seconds, and writes nothing.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -30,11 +31,12 @@ from redrive.core.item import Instant, Millis
 from redrive.core.meters import Rate
 from redrive.core.select import And, Ids, Match, Or, Selection
 from redrive.core.verbs import Document, DocumentWrite
+from redrive.engine.ids import new_id
 from redrive.engine.store_retry import StoreRetry
-from redrive.errors import Conflict, StoreError
+from redrive.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
-from redrive.stores.audit import TOPIC
+from redrive.stores.audit import TOPIC, AuditRecord, entry
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.clock import Clock
 
@@ -43,6 +45,8 @@ ACTIVE, ENDED = "replay", "replay_ended"
 NAME = "replays"
 WINDOW: Millis = 200
 """How much of its rate a replay sends at once."""
+BY_PAYLOAD = 50
+"""Letters of a window at most, if each is judged by its payload."""
 IDLE: Millis = 1_000
 """Between two looks at most, of the leader."""
 NONE: Millis = 5_000
@@ -54,12 +58,23 @@ ABANDONED: Millis = 60_000
 ENDED_KEPT = 100
 
 
+class ByPayload(Struct, frozen=True):
+    """How each letter is judged and changed: `dedupe_by` is a path into the payload, and the others name functions of
+    it, as module:function.
+    """
+
+    dedupe_by: str = ""
+    dedupe_function: str = ""
+    transform: str = ""
+
+
 class BackgroundReplay(Struct, frozen=True):
     """`total` letters were reserved for it, `sent` of them are items again, and `skipped` could not be sent.
 
     While it is `reserving`, its start goes on, and no letter is sent. `window` is the number of the next one, and `due`
     the time of the store, in microseconds, from which it may be sent. Of `counted` windows the letters are in the
-    counts. All that it does stands in the audit behind the position `since`.
+    counts. All that it does stands in the audit behind the position `since`. `problem`: why it paused itself.
+    `requests`: the request ids of the last acts on it.
     """
 
     id: str
@@ -76,11 +91,18 @@ class BackgroundReplay(Struct, frozen=True):
     counted: int = 0
     due: int = 0
     since: int = 0
+    by_payload: ByPayload | None = None
+    problem: str = ""
+    requests: tuple[str, ...] = ()
 
     @property
     def left(self) -> int:
         """Letters that are still reserved."""
         return max(0, self.total - self.sent - self.skipped)
+
+
+SendWindow = Callable[[Store, BackgroundReplay, Sequence[str], Act], Awaitable[Amended]]
+"""Sends letters of a replay by payload. Raises what the replay cannot go on for."""
 
 
 def letters_of(replay: str) -> Selection:
@@ -120,6 +142,8 @@ class _Record(Struct, frozen=True):
 
 
 class ReplayOutcome(Struct, frozen=True):
+    """`sent`: the items as which the letters were sent."""
+
     sent: tuple[str, ...]
     skipped: tuple[str, ...]
 
@@ -132,13 +156,15 @@ async def outcome_of(store: Store, replay: BackgroundReplay) -> ReplayOutcome:
     after, more = replay.since, True
     while more:
         entries = await store.journal(TOPIC, after, PAGE_LIMIT)
-        for entry in entries:
-            window = requests.fullmatch(entry.request_id)
+        for one in entries:
+            window = requests.fullmatch(one.request_id)
             if window is not None:
                 # A request id of this form may also be that of another act.
-                record = codec.decode(entry.body, _Record)
+                record = codec.decode(one.body, _Record)
                 if record.change == "replay" and (record.detail or {}).get("reserved") == replay.id:
-                    sent |= dict.fromkeys(record.changed)
+                    # One that was transformed has an entry of its own: the letter, and its new item.
+                    new = replay.by_payload is not None and replay.by_payload.transform
+                    sent |= dict.fromkeys(record.changed[-1:] if new else record.changed)
                 elif record.change == "unreserve" and window[1]:
                     skipped |= dict.fromkeys(record.changed)
         all_found = replay.counted == replay.window and len(sent) >= replay.sent and len(skipped) >= replay.skipped
@@ -148,8 +174,12 @@ async def outcome_of(store: Store, replay: BackgroundReplay) -> ReplayOutcome:
 
 
 class ReplayLeader:
-    def __init__(self, store: Store, owner: str, *, events: Events, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, owner: str, *, events: Events, clock: Clock, send_by_payload: SendWindow | None = None
+    ) -> None:
+        """Without `send_by_payload`, replays by payload are left to other processes."""
         self._store = store
+        self._send_by_payload = send_by_payload
         self._owner = owner
         self._events = events
         self._clock = clock
@@ -169,7 +199,8 @@ class ReplayLeader:
         """Send what is due; says how long there is nothing to do. May be repeated after any failure."""
         replays = [(one, read(one)) for one in await self._store.documents(ACTIVE)]
         await self._adopt([document for document, replay in replays if replay.state == "reserving"])
-        running = [(document, replay) for document, replay in replays if replay.state == "running"]
+        ours = [one for one in replays if one[1].by_payload is None or self._send_by_payload is not None]
+        running = [(document, replay) for document, replay in ours if replay.state == "running"]
         if not running:
             return IDLE if replays else NONE
         if not await self._leads():
@@ -207,10 +238,10 @@ class ReplayLeader:
     async def _window(self, document: Document, replay: BackgroundReplay) -> Millis:
         """At most what WINDOW gives, no sooner than the document says; what comes late does not make up for more."""
         now = (self._clock.monotonic() + self._ahead) * 1000
-        count, interval = PAGE_LIMIT, 0
+        count, interval = PAGE_LIMIT if replay.by_payload is None else BY_PAYLOAD, 0
         if replay.rate is not None:
             interval = replay.rate.interval
-            count = min(PAGE_LIMIT, max(1, WINDOW * 1000 // interval))
+            count = min(count, max(1, WINDOW * 1000 // interval))
         due = max(replay.due, now - WINDOW * 1000)
         # Farther off than one window of its rate: the rate is another one now, or the store's clock was put back.
         if not replay.due or due > now + max(WINDOW * 1000, interval) + TERM * 1000:
@@ -235,27 +266,53 @@ class ReplayLeader:
     async def _send(self, document: Document, replay: BackgroundReplay, ids: tuple[str, ...]) -> None:
         request = f"{replay.id}.{replay.window}"
         act = Act(replay.actor, replay.reason, request)
-        done = await self._store.amend(Ids(ids), replace(replay.change, reserved=replay.id), act)
-        await self._release(replay, done, request)
-        self._events.emit(AmendedEvent("replay", act.actor, act.reason, request, len(done.changed), len(done.skipped)))
-        await self._count(document, len(done.changed) + len(done.already), len(done.skipped))
+        try:
+            if replay.by_payload is None or self._send_by_payload is None:
+                done = await self._store.amend(Ids(ids), replace(replay.change, reserved=replay.id), act)
+            else:
+                done = await self._send_by_payload(self._store, replay, ids, act)
+        except (StoreUnavailable, OutcomeUnknown):
+            raise
+        except Exception as error:  # noqa: BLE001 - what stops a replay must not stop the worker
+            await self._pause(document, f"{self._owner} cannot send it: {type(error).__name__}: {error}")
+            return
+        skipped = await self._release(replay, done, request)
+        self._events.emit(AmendedEvent("replay", act.actor, act.reason, request, len(done.changed), skipped))
+        sent = len(done.changed) + len(done.already)
+        await self._rewrite(
+            document,
+            lambda now: replace(now, sent=now.sent + sent, skipped=now.skipped + skipped, counted=now.counted + 1),
+        )
 
-    async def _release(self, replay: BackgroundReplay, done: Amended, request: str) -> None:
-        """What cannot be sent is an open letter again, and its history says why."""
+    async def _release(self, replay: BackgroundReplay, done: Amended, request: str) -> int:
+        """What cannot be sent is an open letter again, and its history says why. Gives how many there are.
+
+        A letter that another leader has leased stays reserved: if that does not send it, a later window does.
+        """
         reasons: dict[str, list[str]] = defaultdict(list)
         for skipped in done.skipped:
-            reasons[skipped.reason].append(skipped.id)
+            if skipped.code != "leased":
+                reasons[skipped.reason].append(skipped.id)
+        count = 0
         for number, (reason, ids) in enumerate(reasons.items()):
             act = Act(replay.actor, f"not sent: {reason}", f"{request}.skipped.{number}")
-            await self._store.amend(And((Ids(tuple(ids)), letters_of(replay.id))), Unreserve(), act)
+            freed = await self._store.amend(And((Ids(tuple(ids)), letters_of(replay.id))), Unreserve(), act)
+            count += len(freed.changed) + len(freed.already)
+        return count
 
-    async def _count(self, known: Document, sent: int, skipped: int) -> None:
+    async def _pause(self, known: Document, problem: str) -> None:
+        """Its letters stay reserved until an operator has resumed or cancelled it."""
+        await self._rewrite(
+            known, lambda now: replace(now, state="paused", problem=problem) if now.state == "running" else now
+        )
+        record = AuditRecord("replay pause", Ids(()), (known.key,))
+        await self._store.append([entry(record, Act(self._owner, problem, new_id()))])
+
+    async def _rewrite(self, known: Document, change: Callable[[BackgroundReplay], BackgroundReplay]) -> None:
         """Also of a replay that was cancelled meanwhile."""
         document: Document | None = known
         while document is not None:
-            now = read(document)
-            counted = replace(now, sent=now.sent + sent, skipped=now.skipped + skipped, counted=now.counted + 1)
-            write = DocumentWrite(document.kind, document.key, codec.encode(counted), document.version)
+            write = DocumentWrite(document.kind, document.key, codec.encode(change(read(document))), document.version)
             try:
                 await self._store.write_documents([write])
             except Conflict:

@@ -27,7 +27,7 @@ from redrive.engine.maintainer import Maintainer
 from redrive.engine.policies import Policies
 from redrive.engine.reaper import Reaper
 from redrive.engine.registry import Handler, handler_of, is_outbox, ready_of
-from redrive.engine.replays import ReplayLeader, has_running
+from redrive.engine.replays import ReplayLeader, SendWindow, has_running
 from redrive.engine.report import Reporter, attempt_of, clarified, unclear
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
@@ -64,6 +64,7 @@ class Worker:
         once: bool = False,
         item: str = "",
         release: str = "",
+        send_by_payload: SendWindow | None = None,
     ) -> None:
         """`once`: a single pass over what is due now, without heartbeat; a store error ends it.
 
@@ -82,6 +83,7 @@ class Worker:
         """How many items were leased."""
         self._write_hook = write_hook
         self._release = release
+        self._send_by_payload = send_by_payload
         self._kinds = {queue: kinds for queue, each in handlers.items() if (kinds := each.kinds) is not None}
         threads = sum(handler.concurrency for handler in handlers.values() if not handler.all_async)
         self._settings = Settings(store, clock)
@@ -153,7 +155,7 @@ class Worker:
             return keeping
         maintainer = Maintainer(name, store, events, clock)
         scheduler = Scheduler(store, name, events=events, clock=clock, release=self._release)
-        replays = ReplayLeader(store, name, events=events, clock=clock)
+        replays = ReplayLeader(store, name, events=events, clock=clock, send_by_payload=self._send_by_payload)
         return [*keeping, scheduler.run(), maintainer.run(), replays.run()]
 
     async def _until_over(self, ends: set[asyncio.Task[None]], parts: Sequence[asyncio.Task[None]]) -> None:

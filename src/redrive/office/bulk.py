@@ -14,6 +14,7 @@ from redrive.core.acts import (
     Cancel,
     Change,
     Discard,
+    Refusal,
     Skipped,
 )
 from redrive.core.item import Item
@@ -50,7 +51,7 @@ Act = Callable[[list[str]], Awaitable[Amended | Done]]
 
 def would_do(chosen: Sequence[Chosen]) -> Done:
     """What an act on them would do, as they are now."""
-    skipped = tuple([Skipped(one.id, one.refused) for one in chosen if one.refused is not None])
+    skipped = tuple([Skipped(one.id, *one.refused) for one in chosen if one.refused is not None])
     return Done(Amended(tuple([one.id for one in chosen if one.refused is None]), (), skipped))
 
 
@@ -58,13 +59,13 @@ async def apply(
     ids: Sequence[str],
     act: Act,
     *,
-    gone: dict[str, str] | None = None,
+    gone: dict[str, Refusal] | None = None,
     on_progress: Callable[[int], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Done:
     """Calls `act` for each batch. `gone` are skipped, each for its reason. After `stopped` no further batch begins."""
     skipped = gone or {}
-    parts = [Done(Amended(skipped=tuple([Skipped(each, why) for each, why in skipped.items()])))]
+    parts = [Done(Amended(skipped=tuple([Skipped(each, *why) for each, why in skipped.items()])))]
     meant = [each for each in ids if each not in skipped]
     reached = 0
     while reached < len(meant) and not stopped():

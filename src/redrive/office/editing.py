@@ -14,7 +14,8 @@ from redrive.stores.base import Store
 async def edit(
     store: Store, item_id: str, body: bytes, act: Act, *, revision: int | None, raw: bool, most: int
 ) -> Item:
-    """The item as it is afterwards. `body` is what its door shows of the payload; with `raw` all of it.
+    """The item as it is afterwards, also if this request edited it before. `body` is what its door shows of the
+    payload; with `raw` all of it.
 
     Raises NotFound, EncryptionKeyMissing if this process lacks the key of the payload that is there, and Conflict where
     the item cannot be edited now.
@@ -32,7 +33,11 @@ async def edit(
         raise ConfigError(f"it has {len(body):,} bytes; the limit is {most:,}", field="payload", hint=hint)
     amended = await store.amend(Ids((item_id,)), Edit(body, revision), act)
     for skipped in amended.skipped:
-        if skipped.reason == "no such item":
+        if skipped.code == "missing":
             raise NotFound(f"no item {item_id!r}")
         raise Conflict(f"{item_id} was not edited: {skipped.reason}", hint="look at it again: redrive item show")
-    return (await store.get(item_id)).item
+    history = await store.get(item_id)
+    if amended.already and not any((one.change, one.request_id) == ("edit", act.request_id) for one in history.deeds):
+        hint = "use another request id"
+        raise Conflict(f"{item_id} was not edited: request {act.request_id!r} is another act on it", hint=hint)
+    return history.item

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from redrive.core import codec, meters
 from redrive.core import outcome as o
-from redrive.core.acts import Skipped
+from redrive.core.acts import MISSING, Refusal, SkipCode, Skipped
 from redrive.core.decide import ToCancelled, ToDone, decide_letter
 from redrive.core.item import Attempt, Ending, History, Item, Millis
 from redrive.core.policy import Policy
@@ -45,9 +45,9 @@ __all__ = ["Halt", "Shift", "Worked", "last_attempt", "last_attempts", "would_wo
 
 T = TypeVar("T")
 WORD = "work"
-NO_ITEM = "no such item"
 IN_PLACE = "in place by "
 """The beginning of the note of an attempt that was made on a letter."""
+GIVEN_AWAY = Refusal("it was held by another process", "leased")
 HISTORIES_AT_ONCE = 50
 RETRY_PAUSES = [PAUSES.delay(failures, 0.0) or 0 for failures in range(1, 8)]
 """Before the retries of a verb: the result of the work on a letter must survive a short outage of the store."""
@@ -164,15 +164,15 @@ class Shift:
         given = {item.id for item in lent}
         for each in wanted:
             if each not in given:
-                self._skipped.append(Skipped(each, await self._why_not(each)))
+                self._skipped.append(Skipped(each, *await self._why_not(each)))
                 self._tell()
 
-    async def _why_not(self, item_id: str) -> str:
+    async def _why_not(self, item_id: str) -> Refusal:
         try:
             item = (await self._retry(lambda: self._store.get(item_id))).item
         except NotFound:
-            return NO_ITEM
-        return why_not(item, self._clock.now(), early=self._job.early) or "it was held by somebody else"
+            return MISSING
+        return why_not(item, self._clock.now(), early=self._job.early) or GIVEN_AWAY
 
     # --- one letter ---
 
@@ -184,7 +184,7 @@ class Shift:
         except asyncio.CancelledError:
             if not hand.lost:
                 raise
-            self._skipped.append(Skipped(hand.item.id, "its lease was lost"))
+            self._skipped.append(Skipped(hand.item.id, "its lease was lost", "leased"))
         finally:
             if hand.over or hand.lost:
                 del self._hands[hand.item.id]
@@ -234,15 +234,16 @@ class Shift:
         # The result is settled even if this call is cancelled now.
         answer = await asyncio.shield(self._settled(settlement))
         if answer.verdict is Verdict.REFUSED:
-            self._skipped.append(Skipped(settlement.id, answer.reason or "somebody else has it now"))
+            self._skipped.append(Skipped(settlement.id, answer.reason or GIVEN_AWAY.reason, GIVEN_AWAY.code))
         elif isinstance(outcome, o.Release):
             self._left.append(settlement.id)
         elif isinstance(decision, ToDone):
             self._done.append(settlement.id)
         elif isinstance(decision, ToCancelled):
-            self._cancelled.append(Skipped(settlement.id, why))
+            self._cancelled.append(Skipped(settlement.id, why, "cancelled"))
         else:
-            self._kept.append(Skipped(settlement.id, why))
+            code: SkipCode = "put_off" if isinstance(outcome, o.Snooze) else "error"
+            self._kept.append(Skipped(settlement.id, why, code))
         if self._events and over:
             self._events.emit(end_event(self._worker, hand.item.queue, settlement, answer, ran=ran))
 
@@ -314,11 +315,11 @@ async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked
         now = (await store.tally()).at
         there = {item.id: item for item in await store.find(Ids(tuple(bite)), PAGE_LIMIT)}
         for each in bite:
-            why = why_not(there[each], now, early=early) if each in there else NO_ITEM
+            why = why_not(there[each], now, early=early) if each in there else MISSING
             if why is None:
                 left.append(each)
             else:
-                skipped.append(Skipped(each, why))
+                skipped.append(Skipped(each, *why))
     return Worked(skipped=tuple(skipped), left=tuple(left))
 
 

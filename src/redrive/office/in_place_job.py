@@ -10,6 +10,7 @@ from msgspec import Struct
 from redrive.core import durations, rates
 from redrive.core.acts import (
     Act,
+    Refusal,
     Replay,
     Skipped,
     refusal,
@@ -124,14 +125,17 @@ def job(
     return Job(function, act, lent, concurrency, early, rate, on_progress, frames, max_result)
 
 
-def why_not(item: Item, now: Instant, *, early: bool) -> str | None:
-    """Why nobody can have this letter now, or None. `early`: that it was put off is no reason."""
-    disposition = None if item.letter is None else item.letter.disposition
+def why_not(item: Item, now: Instant, *, early: bool, reserved: str = "") -> Refusal | None:
+    """Why this letter cannot be leased now, or None. `early`: that it was put off is no reason. `reserved`: the replay
+    for which it must be reserved.
+    """
+    disposition, kept = (None, "") if item.letter is None else (item.letter.disposition, item.letter.reserved)
     held = holder(item, now)
-    refused = refusal(Replay(), item.state, disposition, holder=held)
+    refused = refusal(Replay(reserved=reserved), item.state, disposition, holder=held, reserved=kept)
     if held and refused:
-        # Whoever has it may have died since: until when is all that can be said.
+        # Its worker may have died since: until when is all that can be said.
         whole = -(-((item.lease_until or 0) - now) // 1000) * 1000
-        return f"{refused} for another {durations.brief(whole)}; repeat this if it is a letter then"
+        words = f"{refused.reason} for another {durations.brief(whole)}; repeat this if it is a letter then"
+        return Refusal(words, "leased")
     put_off = not early and item.lease_until is not None and item.lease_until > now
-    return refused or ("it was put off and is not due yet" if put_off else None)
+    return refused or (Refusal("it was put off and is not due yet", "put_off") if put_off else None)

@@ -37,6 +37,7 @@ from redrive.core.verbs import (
 )
 from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
+from redrive.engine.replays import ByPayload
 from redrive.errors import ConfigError, DecryptionFailed, NotFound, PayloadError
 from redrive.events import Amended as AmendedEvent
 from redrive.events import Events
@@ -150,22 +151,24 @@ class Letters:
         faster than that. `app.replays` pauses, cancels or undoes it, by the id that the answer has as `replay`.
 
         `dedupe_by`, a dotted path into the payload or a function of it: of letters with the same key only the first is
-        replayed (of a filter, the longest dead), now and for 90 days. `transform`, a function of the payload that gives
-        the new one: the letter ends, and a new item is put in the same write. A letter whose function raises is kept.
+        replayed (of a filter, or with `pace`, the longest dead), now and for 90 days. `transform`, a function of the
+        payload that gives the new one, or its name as `module:function`: the letter ends, and a new item is put in the
+        same write. A letter whose function raises is kept. With `pace` or `background` workers import the functions.
         """
         if budget not in BUDGETS:
             raise ConfigError(f"{budget!r} is not a budget", field="budget", hint=f"use one of {', '.join(BUDGETS)}")
         to = "" if queue is None else check_queue_name(queue)
         change = Replay("once" if budget == "once" else "fresh", parse(delay, field="delay"), force, to)
         rate = None if pace is None else parse_rate(pace, field="pace")
-        if dedupe_by is None and transform is None and not dry_run:
-            if rate is not None or background:
-                return await self._start(which, change, rate, self._act(reason, actor, request_id))
+        as_it_is = dedupe_by is None and transform is None
+        if (rate is not None or background) and not dry_run:
+            from redrive.office.replay.functions import named  # as in_place
+
+            by_payload = None if as_it_is else named(dedupe_by, transform, change)
+            return await self._start(which, change, rate, self._act(reason, actor, request_id), by_payload)
+        if as_it_is and not dry_run:
             done = await self._amend(which, change, reason, actor, request_id)
             return Replayed(done.changed, done.already, done.skipped, done.changed)
-        if background:
-            hint = "leave background out; with pace they become due later, each at its own time"
-            raise ConfigError("cannot be used with dedupe_by, transform or dry_run", field="background", hint=hint)
         from redrive.office.replay.by_payload import replay_by_payload  # as in_place
 
         act, ids = self._act(reason, actor, request_id), await self._ids(which, change)
@@ -177,7 +180,6 @@ class Letters:
             clock=self._clock,
             dedupe_by=dedupe_by,
             transform=transform,
-            pace=rate,
             dry_run=dry_run,
             max_payload=self._max_result,
         )
@@ -197,8 +199,9 @@ class Letters:
     ) -> Amended:
         """Take a replay back: replayed items that no worker has leased since become the letters that they were.
 
-        `which` is an item, ids or a filter, which selects replayed items that wait. `request` instead means all that
-        the replay with that request id sent. What a worker has leased, or has ended since, is skipped.
+        `which` is an item, ids or a filter, which selects replayed items that wait, unless it only names ids. `request`
+        instead means all that the replay with that request id sent. What a worker has leased, or has ended since, is
+        skipped.
         """
         if (which is None) == (request is None):
             raise ConfigError("give which or request, one of the two", field="which")
@@ -427,10 +430,12 @@ class Letters:
         self._emit(type(change).__name__.lower(), act, len(done.changed), len(done.skipped))
         return done
 
-    async def _start(self, which: Which, change: Replay, rate: Rate | None, act: Act) -> Replayed:
-        done = await start(self._store, await self._ids(which, change), change, rate, act)
+    async def _start(
+        self, which: Which, change: Replay, rate: Rate | None, act: Act, by_payload: ByPayload | None
+    ) -> Replayed:
+        done = await start(self._store, await self._ids(which, change), change, rate, act, by_payload=by_payload)
         self._emit("reserve", act, len(done.changed), len(done.skipped))
-        return Replayed(done.changed, done.already, done.skipped, done.changed, replay=act.request_id)
+        return Replayed((), done.already, done.skipped, replay=act.request_id, reserved=done.changed)
 
     def _emit(self, name: str, act: Act, changed: int, left: int) -> None:
         if self._events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from redrive.core.filters import parse as parse_filter
-from redrive.core.select import And, Match, Selection
+from redrive.core.select import And, Match, Selection, ids_of
 from redrive.engine.replays import ACTIVE, ENDED
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.audit import LOOKED_AT, Audit, by_request
@@ -13,11 +13,13 @@ from redrive.stores.base import Store
 
 
 def replayed(filter: str) -> Selection:
-    """The replayed items that wait and match."""
+    """The replayed items that wait and match. If it names ids, also others: a recall says why it skips them."""
     if not filter.strip():
         hint = "for every replayed item that waits, use replays>0"
         raise ConfigError("filter must not be empty", field="filter", hint=hint)
-    return And((Match("state", "=", "ready"), Match("replays", ">", 0), parse_filter(filter)))
+    meant = parse_filter(filter)
+    waits = And((Match("state", "=", "ready"), Match("replays", ">", 0), meant))
+    return waits if ids_of(meant) is None else meant
 
 
 async def replayed_by(store: Store, request_id: str) -> tuple[str, ...]:

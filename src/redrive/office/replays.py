@@ -11,11 +11,14 @@ from msgspec.structs import replace
 
 from redrive.core import codec
 from redrive.core.acts import (
+    LEASED_SINCE,
     Act,
     Amended,
+    Expire,
     Recall,
     Replay,
     Reserve,
+    Skipped,
     Unreserve,
 )
 from redrive.core.chain import HEAD, Seal
@@ -23,20 +26,31 @@ from redrive.core.meters import Rate
 from redrive.core.rates import RateText
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
-from redrive.core.select import And, Ids
+from redrive.core.select import And, Ids, Match
 from redrive.core.verbs import Document, DocumentWrite
 from redrive.engine.ids import new_id
-from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, letters_of, outcome_of, over, read
+from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, ByPayload, letters_of, outcome_of, over, read
 from redrive.errors import Conflict, NotFound
-from redrive.office.bites import Bite, amend_in_bites, bites_of
+from redrive.office.bites import Bite, amend_in_bites, bites_of, joined
 from redrive.office.gates import audit_entry
 from redrive.office.said import check_reason
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import Store
 from redrive.stores.checks import check_replay_id
 
+REQUESTS = 100
+"""Acts on a replay whose requests it knows."""
 
-async def start(store: Store, ids: Sequence[str], change: Replay, rate: Rate | None, act: Act) -> Amended:
+
+async def start(
+    store: Store,
+    ids: Sequence[str],
+    change: Replay,
+    rate: Rate | None,
+    act: Act,
+    *,
+    by_payload: ByPayload | None = None,
+) -> Amended:
     """Reserve these letters for the replay with the act's request id; a worker sends them.
 
     May be repeated, also with more letters: the replay keeps its rate, and one that is paused stays so. Conflict if it
@@ -44,7 +58,8 @@ async def start(store: Store, ids: Sequence[str], change: Replay, rate: Rate | N
     """
     replay_id = act.request_id
     check_replay_id(replay_id, "request_id")
-    await _begin(store, BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, 0))
+    new = BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, 0, by_payload=by_payload)
+    await _begin(store, new)
     done = [await _reserve(store, bite, replay_id, act) for bite in bites_of(ids, Reserve(replay_id))]
     await _change(store, replay_id, lambda now: replace(now, state="running") if now.state == "reserving" else now)
     return Amended(
@@ -66,7 +81,7 @@ async def _begin(store: Store, new: BackgroundReplay) -> None:
         replay = read(known)
         if replay.state == "cancelled":
             raise _is_over(replay)
-        if replay.change != new.change:
+        if (replay.change, replay.by_payload) != (new.change, new.by_payload):
             hint = "repeat it as it was, or use another request id"
             raise Conflict(f"replay {new.id} is {replay.state}, and sends in another way", hint=hint)
         replay = replay if replay.state == "paused" else replace(replay, state="reserving")
@@ -142,42 +157,53 @@ class Replays:
             raise _unknown(id)
         return read(document)
 
-    async def pause(self, id: str, *, reason: str) -> BackgroundReplay:
+    async def pause(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Send no more of its letters, at most what is on its way: one window of 200 ms."""
-        return await self._act("pause", id, reason, lambda now: replace(now, state="paused"))
+        return await self._act("pause", id, reason, request_id, lambda now: replace(now, state="paused"))
 
-    async def resume(self, id: str, *, reason: str) -> BackgroundReplay:
+    async def resume(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Go on after a pause."""
-        return await self._act("resume", id, reason, lambda now: replace(now, state="running"))
+        return await self._act("resume", id, reason, request_id, lambda now: replace(now, state="running", problem=""))
 
-    async def set_rate(self, id: str, rate: RateText | None, *, reason: str) -> BackgroundReplay:
+    async def set_rate(
+        self, id: str, rate: RateText | None, *, reason: str, request_id: str | None = None
+    ) -> BackgroundReplay:
         """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
         meant = None if rate is None else parse_rate(rate)
         words = f"set-rate {'none' if meant is None else format_rate(meant)}"
-        return await self._act(words, id, reason, lambda now: replace(now, rate=meant))
+        return await self._act(words, id, reason, request_id, lambda now: replace(now, rate=meant))
 
-    async def cancel(self, id: str, *, reason: str) -> BackgroundReplay:
+    async def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Send no more of its letters; what is left of them is free for other acts."""
         replay = await self.get(id)
         if await self._store.document(ACTIVE, id) is not None:
-            replay = await self._act("cancel", id, reason, lambda now: replace(now, state="cancelled"))
-        act = Act(self._actor, check_reason(reason), new_id())
+            replay = await self._act("cancel", id, reason, request_id, lambda now: replace(now, state="cancelled"))
+        act = Act(self._actor, check_reason(reason), request_id or new_id())
         while True:
             if not (await self._store.amend(letters_of(id), Unreserve(), act)).changed:
                 return replay
 
-    async def undo(self, id: str, *, reason: str) -> Amended:
-        """Cancel it, and recall what it has sent and no worker has leased since."""
-        await self.cancel(id, reason=reason)
+    async def undo(self, id: str, *, reason: str, request_id: str | None = None) -> Amended:
+        """Cancel it, and recall what it has sent and no worker has leased since. Of a replay with `transform` the
+        letters have ended: the new items that no worker has leased become letters, with the reason `expired`.
+        """
+        await self.cancel(id, reason=reason, request_id=request_id)
         replay = await self._cancelled(id)
         sent = (await outcome_of(self._store, replay)).sent
-        act = Act(self._actor, check_reason(reason), f"{id}.undo.{new_id()}")
-        done = await amend_in_bites(self._store, bites_of(sent, Recall()), act)
+        act = Act(self._actor, check_reason(reason), request_id or f"{id}.undo.{new_id()}")
+        made = replay.by_payload is not None and replay.by_payload.transform
+        done = await (self._expire(sent, act) if made else amend_in_bites(self._store, bites_of(sent, Recall()), act))
         if len(sent) < replay.sent:
             words = f"{replay.sent - len(sent):,} of the {replay.sent:,} items that replay {id} sent"
             hint = "the audit is incomplete: redrive audit verify; find them with replays>0, and recall them by id"
             raise NotFound(f"{words} cannot be found; recalled {len(done.changed):,}", hint=hint)
         return done
+
+    async def _expire(self, sent: Sequence[str], act: Act) -> Amended:
+        fresh = [And((ids, Match("deliveries", "=", 0))) for ids, _ in bites_of(sent, Expire())]
+        done = joined([await self._store.amend(those, Expire(), act) for those in fresh])
+        left = dict.fromkeys(sent).keys() - {*done.changed, *done.already, *[one.id for one in done.skipped]}
+        return replace(done, skipped=(*done.skipped, *[Skipped(one, *LEASED_SINCE) for one in sorted(left)]))
 
     async def _cancelled(self, replay_id: str) -> BackgroundReplay:
         """One that was done is cancelled, too: what is recalled is not sent again by a repeated request."""
@@ -192,14 +218,23 @@ class Replays:
                 return replay
 
     async def _act(
-        self, word: str, replay_id: str, reason: str, change: Callable[[BackgroundReplay], BackgroundReplay]
+        self,
+        word: str,
+        replay_id: str,
+        reason: str,
+        request_id: str | None,
+        change: Callable[[BackgroundReplay], BackgroundReplay],
     ) -> BackgroundReplay:
-        act = Act(self._actor, check_reason(reason), new_id())
+        """Once per request: a repeated one gives the replay as it is."""
+        act = Act(self._actor, check_reason(reason), request_id or new_id())
+        mark, known = f"{word} {act.request_id}", await self.get(replay_id)
+        if mark in known.requests:
+            return known
 
         def allowed(now: BackgroundReplay) -> BackgroundReplay:
             if word in {"pause", "resume"} and now.state == "reserving":
                 raise Conflict(f"replay {replay_id} is still reserving its letters", hint="cancel it, or wait")
-            return change(now)
+            return replace(change(now), requests=(*now.requests, mark)[-REQUESTS:])
 
         changed = await _change(self._store, replay_id, allowed)
         await self._store.append([audit_entry(f"replay {word}", replay_id, act)])

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from redrive.core.acts import (
+    NOT_HEAD,
     Change,
     Move,
     Recall,
+    Refusal,
     Restore,
     Skip,
     WaitingChange,
+    parked_refusal,
     recall_refusal,
     refusal,
 )
@@ -23,6 +26,7 @@ from redrive.core.filters import render
 from redrive.core.item import Instant, Item, Terms, holder
 from redrive.core.select import Ids, Selection, fields_of
 from redrive.core.states import Disposition
+from redrive.core.terms import is_parked
 from redrive.errors import NotFound
 from redrive.office.bites import pages
 from redrive.office.letters import Letters, letters_matching
@@ -36,9 +40,11 @@ EVERYWHERE = "disposition:open,archived,trash"
 AT_ONCE = 4000
 """Characters of ids in one question: a filter has at most 4096."""
 READ_AT_ONCE = 32
-KEEPS_NOTHING_BACK = "it keeps nothing back: it is not the head of an order key"
-"""As the stores say it."""
-MEANWHILE = {Disposition.OPEN: "restored", Disposition.ARCHIVED: "archived", Disposition.TRASH: "discarded"}
+MEANWHILE = {
+    Disposition.OPEN: Refusal("it was restored since", "open"),
+    Disposition.ARCHIVED: Refusal("it was archived since", "archived"),
+    Disposition.TRASH: Refusal("it was discarded since", "trash"),
+}
 
 
 class Choice(Struct, frozen=True):
@@ -60,7 +66,7 @@ class Chosen(Struct, frozen=True):
     id: str
     queue: str
     error: str
-    refused: str | None
+    refused: Refusal | None
     disposition: Disposition | None = None
 
 
@@ -84,33 +90,33 @@ async def choose(store: Store, letters: Letters, choice: Choice, change: Change,
 
 async def gone_since(
     store: Store, letters: Letters, choice: Choice, change: Change, chosen: Sequence[Chosen]
-) -> dict[str, str]:
+) -> dict[str, Refusal]:
     """Letters of a filter that were archived, discarded, restored or moved since they were chosen, with what was done.
 
     A filter means letters as they were when they were counted. Changes between this look and the act still apply.
     """
     now = {one.id: (one.disposition, one.queue) for one in await choose(store, letters, choice, change)}
     other = [one for one in chosen if now.get(one.id) != (one.disposition, one.queue)]
-    gone: dict[str, str] = {}
+    gone: dict[str, Refusal] = {}
     for start in range(0, len(other), READ_AT_ONCE):
         some = other[start : start + READ_AT_ONCE]
         for one, why in zip(some, await asyncio.gather(*[_became(letters, one) for one in some]), strict=True):
-            if why:
+            if why is not None:
                 gone[one.id] = why
     return gone
 
 
-async def _became(letters: Letters, one: Chosen) -> str:
-    """Empty if it is where it was (the filter may be about its age), or no letter any more, which the store reports."""
+async def _became(letters: Letters, one: Chosen) -> Refusal | None:
+    """None if it is where it was (the filter may be about its age), or no letter any more, which the store reports."""
     try:
         item = (await letters.get(one.id)).item
     except NotFound:
-        return ""
+        return None
     if item.letter is None:
-        return ""
+        return None
     if item.letter.disposition != one.disposition:
-        return f"it was {MEANWHILE[item.letter.disposition]} since"
-    return "" if item.queue == one.queue else f"it was moved to {item.queue} since"
+        return MEANWHILE[item.letter.disposition]
+    return None if item.queue == one.queue else Refusal(f"it was moved to {item.queue} since", "moved")
 
 
 async def _by_filter(store: Store, where: str, change: Change) -> list[Chosen]:
@@ -186,10 +192,11 @@ def _chosen(item: Item, change: Change, now: Instant) -> Chosen:
     if isinstance(change, Recall):
         # Only the store knows whether a worker has leased it since.
         refused = recall_refusal(item.state, item.deliveries, item.deliveries if item.replays else None)
+    refused = refused or parked_refusal(change, parked=is_parked(item.hold))
     if refused is None and isinstance(change, Move) and item.queue == change.queue:
         refused = there_already(item.queue)
     if refused is None and isinstance(change, Skip) and not (item.terms or Terms()).order_key:
-        refused = KEEPS_NOTHING_BACK
+        refused = NOT_HEAD
     return Chosen(
         item.id, item.queue, letter.failure.type if letter else "", refused, letter.disposition if letter else None
     )

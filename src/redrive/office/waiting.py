@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redrive.core import select
 from redrive.core.acts import (
     Act,
     Amended,
@@ -24,14 +25,15 @@ def check_label(label: object) -> str:
 
 
 def waiting(filter: str) -> Selection:
-    """The waiting items that match."""
+    """The waiting items that match. If it names ids, also others: an act says why it skips them."""
     if not filter.strip():
         raise ConfigError("filter must not be empty", field="filter", hint="for every waiting item, use state:ready")
-    return And((Match("state", "=", "ready"), parse_filter(filter)))
+    meant = parse_filter(filter)
+    return And((Match("state", "=", "ready"), meant)) if select.ids_of(meant) is None else meant
 
 
 async def amend_waiting(store: Store, which: Which, change: WaitingChange, act: Act) -> Amended:
-    """`which` is an id, ids, items, a page, or a filter. Items that run or have ended are skipped."""
+    """`which` is an id, ids, items, a page, or a filter. Items that run or have ended are skipped, if it names them."""
     return await amend_in_bites(store, bites_of(await _ids(store, which), change), act)
 
 

@@ -187,7 +187,7 @@ class Store(Protocol):
         """
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         """Give letters to one worker where they lie: they stay letters, and stay so if it is never heard of again.
 
@@ -196,7 +196,8 @@ class Store(Protocol):
         come: nobody has them, and whoever has a reason need not wait. Counts before it gives: deliveries + 1, which is
         the fence; all else of the letter stays as it is, and so do the counters. One that the same `worker` still holds
         is given again with the same delivery and the lease prolonged: so the call may be repeated. Two workers never
-        hold one letter. More than PAGE_LIMIT ids, no worker or a ttl below 1 raise ConfigError.
+        hold one letter. `reserved`: only letters that are reserved for this replay; else only those that are not
+        reserved. More than PAGE_LIMIT ids, no worker or a ttl below 1 raise ConfigError.
         """
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
@@ -218,9 +219,9 @@ class Store(Protocol):
         """Move items nobody holds, as far as legal, in one atomic write with its audit entry (journal topic `audit`).
 
         An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
-        that do not exist are `skipped` with the reason. With `expect`, raises Conflict and changes nothing unless
-        exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first. Only
-        what still matches can be reported, so an act that may have to be repeated names its items by Ids.
+        that do not exist are `skipped` with the reason and its code. With `expect`, raises Conflict and changes nothing
+        unless exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first.
+        Only what still matches can be reported, so an act that may have to be repeated names its items by Ids.
 
         Replay: back at its place if it still is the (dead) head of its order key or others were ever put to wait for
         it, else at the tail; held again if an item of `after` is not done, and then behind those with a place before
@@ -233,21 +234,22 @@ class Store(Protocol):
         Note are legal in every state, held or not; a Tag that changes nothing counts as changed. SetPolicy replaces the
         policy of a ready item and leaves its other terms. RunNow makes a ready item due now, whatever it waits for
         besides, and with `reset` its counters begin anew (attempt, errors and crashes 0, no last chance, `renewed_at`
-        now). Expire makes a ready item a letter, without an attempt, and moves those that wait for it as `settle`
-        would. Park gives a ready item the hold `parked:<label>`, whatever it waits for: it is not leased, counts as
-        `parked`, keeps its place, its dedupe key and what it waits for, and blocks its order key as a delayed head
-        does; a place under its limit key that it was promised goes to the next. Only Unpark, Cancel, Expire and the
-        death of what it waits for (`on_dead="die"`) end that. Unpark gives it the hold that it would have now; skipped
-        for what is not parked. Edit replaces the payload of a ready item, or of a letter that is not in the trash, and
-        keeps the one before, byte for byte even if it is damaged, as a revision with actor, reason and time; all else
-        stays as it is. Skipped for another revision than the expected one, and after EDITS_LIMIT edits. Recall makes a
-        replayed item that no worker has leased since the letter that it was (reason, failure, times, disposition,
-        route, counters, `replays` one less, queue and place under its order key: its dead head again, if the key has no
-        other), however full its route is, and moves those that wait for it likewise; its payload and revision stay as
-        they are. Reserve keeps a letter that is not in the trash for one replay: until that sends it (Replay with its
-        id as `reserved`, skipped for letters that are not reserved for it) or Unreserve, every other act than Tag and
-        Note is skipped, and `lease_letters` does not give it. Anything else is skipped for a letter that somebody works
-        on where it lies; once the lease ran out, it takes it away for good (deliveries + 1, no lease).
+        now); skipped for a parked one. Expire makes a ready item a letter, without an attempt, and moves those that
+        wait for it as `settle` would. Park gives a ready item the hold `parked:<label>`, whatever it waits for: it is
+        not leased, counts as `parked`, keeps its place, its dedupe key and what it waits for, and blocks its order key
+        as a delayed head does; a place under its limit key that it was promised goes to the next. Only Unpark, Cancel,
+        Expire and the death of what it waits for (`on_dead="die"`) end that. Unpark gives it the hold that it would
+        have now; skipped for what is not parked. Edit replaces the payload of a ready item, or of a letter that is not
+        in the trash, and keeps the one before, byte for byte even if it is damaged, as a revision with actor, reason
+        and time; all else stays as it is. Skipped for another revision than the expected one, and after EDITS_LIMIT
+        edits. Recall makes a replayed item that no worker has leased since the letter that it was (reason, failure,
+        times, disposition, route, counters, `replays` one less, queue and place under its order key: its dead head
+        again, if the key has no other), however full its route is, and moves those that wait for it likewise; its
+        payload and revision stay as they are. Reserve keeps a letter that is not in the trash for one replay: until
+        that sends it (Replay with its id as `reserved`, skipped for letters that are not reserved for it) or Unreserve,
+        every other act than Tag and Note is skipped, and `lease_letters` gives it to that replay alone. Unreserve takes
+        its lease away. Anything else is skipped for a letter that somebody works on where it lies; once the lease ran
+        out, it takes it away for good (deliveries + 1, no lease).
         """
 
     async def take_in(self, histories: Sequence[History], by: Act) -> PutResult:

@@ -13,6 +13,7 @@ from redrive.core.acts import (
     Edit,
     Move,
     Park,
+    Refusal,
     Replay,
     Reserve,
     SetPolicy,
@@ -217,14 +218,15 @@ def hopeless_dependency(item_id: str, awaited: str) -> BadDependency:
     )
 
 
-def waits_in_vain(awaited: str) -> str:
+def waits_in_vain(awaited: str) -> Refusal:
     """Why a letter is not replayed that would only wait for ever."""
-    return f"it waits for {awaited}, which was cancelled; force runs it without waiting"
+    return Refusal(f"it waits for {awaited}, which was cancelled; force runs it without waiting", "dependency")
 
 
-def waits_for_stranger(awaited: str) -> str:
+def waits_for_stranger(awaited: str) -> Refusal:
     """Why a letter that came from another store is not replayed."""
-    return f"it waits for {awaited}, which this store does not know; force runs it without waiting"
+    why = f"it waits for {awaited}, which this store does not know; force runs it without waiting"
+    return Refusal(why, "dependency")
 
 
 def check_amend(change: Change, by: Act) -> None:
@@ -307,20 +309,20 @@ def tagged(tags: Sequence[str], change: Tag) -> tuple[str, ...]:
     return tuple(sorted({*tags, *change.add} - {*change.remove}))
 
 
-def too_many_tags(count: int) -> str:
-    return f"it would have {count} tags; {TAGS_LIMIT} are the most"
+def too_many_tags(count: int) -> Refusal:
+    return Refusal(f"it would have {count} tags; {TAGS_LIMIT} are the most", "tags")
 
 
-KEEPS_BACK = "others wait behind it under its order key; skip it first"
+KEEPS_BACK = Refusal("others wait behind it under its order key; skip it first", "head")
 
 
-def bound_to(queue: str) -> str:
+def bound_to(queue: str) -> Refusal:
     """Why a letter cannot move: under the order key of another queue, they might wait for each other for ever."""
-    return f"others were put to wait for it, so its order key binds it to {queue}"
+    return Refusal(f"others were put to wait for it, so its order key binds it to {queue}", "bound")
 
 
-def there_already(queue: str) -> str:
-    return f"it is in {queue} already"
+def there_already(queue: str) -> Refusal:
+    return Refusal(f"it is in {queue} already", "same_queue")
 
 
 def check_text(field: str, *texts: str) -> None:

@@ -104,9 +104,9 @@ class Relay(ABC):
         return await self.relay(self.store.reclaim, worker, queues, ttl, limit, ids, force=force)
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
-        return await self.relay(self.store.lease_letters, ids, worker, ttl, early=early)
+        return await self.relay(self.store.lease_letters, ids, worker, ttl, early=early, reserved=reserved)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[SettleAnswer, ...]:
         return await self.relay(self.store.settle_letters, settlements)

@@ -190,7 +190,7 @@ class Replayer(Generic[T]):
             logs.duplicate(message_id=letter.message_id, request_id=letter.request_id, to=plan.queue)
         return Replayed(
             tuple([message_id for _, message_id in replay.done]),
-            tuple([Skipped(plan.letter.id, why) for plan, why in replay.duplicates]),
+            tuple([Skipped(plan.letter.id, why, "duplicate") for plan, why in replay.duplicates]),
             tuple(replay.skipped),
             tuple(replay.kept),
         )

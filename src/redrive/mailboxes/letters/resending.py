@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Raw, structs
 
 from redrive.core import typed_codec
-from redrive.core.acts import Act, Replay
+from redrive.core.acts import Act, Refusal, Replay, SkipCode, refusal
 from redrive.core.item import History, Item, NewItem, Priority
 from redrive.core.states import Disposition
 from redrive.engine.forks import parent_only
@@ -72,13 +72,13 @@ class MailboxReplay(LetterReplay):
         self.priority: Priority | None = None
         self.resolver: MailboxResolver | None = None
 
-    def refused(self, item: Item) -> str | None:
+    def refused(self, item: Item) -> Refusal | None:
         return not_in(self._dead_letters.name, item)
 
     def replays_of(self, item: Item) -> int:
         return _replays_of(item)
 
-    def plan(self, history: History) -> Plan | str | None:
+    def plan(self, history: History) -> Plan | Refusal | None:
         letter = LetterToReplay(history, self._dead_letters)
         if self.judge is not None:
             try:
@@ -89,7 +89,7 @@ class MailboxReplay(LetterReplay):
                 self.keep(letter.id, "it could not be judged", error)
                 return None
         if letter.item.flaw:
-            return f"it is damaged: {letter.item.flaw}"
+            return Refusal(f"it is damaged: {letter.item.flaw}", "damaged")
         target = self._target(letter)
         make = partial(MailboxPlan, letter, target.name, destination(target), target=target)
         if not isinstance(target, StoreMailbox):
@@ -182,14 +182,17 @@ class MailboxReplay(LetterReplay):
         return letter.envelope.reply_to, letter.envelope.reply_at or home
 
 
-def not_in(name: str, item: Item) -> str | None:
+def not_in(name: str, item: Item) -> Refusal | None:
     """Why an item is not an open letter of the mailbox, or None."""
     letter = item.letter
     if letter is None:
-        return f"it is {item.state}, not a dead letter"
+        return refusal(Replay(), item.state, None)
     if letter.route != name:
-        return f"it is not in {name}, but in {letter.route or 'no mailbox'}"
-    return None if letter.disposition is Disposition.OPEN else f"it is not in {name}, but in the {letter.disposition}"
+        return Refusal(f"it is not in {name}, but in {letter.route or 'no mailbox'}", "moved")
+    if letter.disposition is Disposition.OPEN:
+        return None
+    code: SkipCode = "archived" if letter.disposition is Disposition.ARCHIVED else "trash"
+    return Refusal(f"it is not in {name}, but in the {letter.disposition}", code)
 
 
 def destination(target: Mailbox[Any, Any]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,24 +17,29 @@ import msgspec
 from redrive.core import codec
 from redrive.core.acts import (
     Act,
+    Amended,
+    Refusal,
     Replay,
     Skipped,
 )
 from redrive.core.item import History, Item, NewItem, Priority, Terms
-from redrive.core.meters import Rate
 from redrive.core.payloads import ABSENT, Reading
-from redrive.core.quantity import shown
-from redrive.engine.caller import Caller, is_async
+from redrive.engine.caller import Caller
 from redrive.engine.forks import parent_only
+from redrive.engine.replays import BackgroundReplay, ByPayload
 from redrive.errors import ConfigError, PayloadUndecodable, StoreError
 from redrive.office.in_place_job import why_not
 from redrive.office.replay import DedupeBy, Replayed, Transform, claims
+from redrive.office.replay.functions import check_functions, loaded
 from redrive.office.replay.resend import Candidate, LetterReplay, Plan, Steps
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 MADE = re.compile(r"[a-z2-7]{24}-r([0-9]+)")
 """Lineage: the id of an item that replaced a letter ends in the number of replays that led to it."""
+
+MAX_PAYLOAD = 1024 * 1024
+TIED = Refusal("it has an order key, a dedupe key or dependencies; with force its new item has none of them", "bound")
 
 
 async def replay_by_payload(
@@ -47,10 +52,9 @@ async def replay_by_payload(
     dedupe_by: DedupeBy | None = None,
     transform: Transform | None = None,
     priority: Priority | None = None,
-    pace: Rate | None = None,
     limit: int | None = None,
     dry_run: bool = False,
-    max_payload: int = 1024 * 1024,
+    max_payload: int = MAX_PAYLOAD,
 ) -> Replayed:
     """Replay letters in the order of their ids: the first of each key goes, and at most `limit`.
 
@@ -67,14 +71,15 @@ async def replay_by_payload(
         change=change,
         dry_run=dry_run,
     )
-    replay.dedupe_by, replay.transform, replay.priority = dedupe_by, transform, priority
+    replay.dedupe_by, replay.priority = dedupe_by, priority
     replay.max_payload = max_payload
     caller = Caller(threads=1)
     try:
-        await _drive(replay.replay_ids(list(dict.fromkeys(ids)), limit, pace), caller)
+        replay.transform = await loaded(transform, "transform", caller) if isinstance(transform, str) else transform
+        await _drive(replay.replay_ids(list(dict.fromkeys(ids)), limit), caller)
     finally:
         caller.close()
-    if replay.dedupe and not dry_run:
+    if replay.dedupe and not dry_run and not change.reserved:
         with suppress(StoreError):  # the letters are replayed all the same
             await claims.sweep(store, clock.now())
     already = set(replay.already)
@@ -84,9 +89,40 @@ async def replay_by_payload(
         tuple(replay.already),
         tuple(replay.skipped),
         tuple([key for _, key in changed]),
-        tuple([Skipped(plan.letter.id, why) for plan, why in replay.duplicates]),
+        tuple([Skipped(plan.letter.id, why, "duplicate") for plan, why in replay.duplicates]),
         tuple(replay.kept),
     )
+
+
+async def send_window(
+    store: Store,
+    replay: BackgroundReplay,
+    ids: Sequence[str],
+    act: Act,
+    *,
+    clock: Clock,
+    max_payload: int = MAX_PAYLOAD,
+) -> Amended:
+    """For a leader of replays (engine.replays.SendWindow): `skipped` has all letters that were not sent."""
+    how = replay.by_payload or ByPayload()
+    dedupe_by: DedupeBy | None = how.dedupe_by or None
+    if how.dedupe_function:
+        caller = Caller(threads=1)
+        try:
+            dedupe_by = await loaded(how.dedupe_function, "dedupe_by", caller)
+        finally:
+            caller.close()
+    done = await replay_by_payload(
+        store,
+        ids,
+        act,
+        msgspec.structs.replace(replay.change, reserved=replay.id),
+        clock=clock,
+        dedupe_by=dedupe_by,
+        transform=how.transform or None,
+        max_payload=max_payload,
+    )
+    return Amended(done.changed, done.already, (*done.skipped, *done.duplicates, *done.kept))
 
 
 async def _drive(steps: Steps, caller: Caller) -> None:
@@ -102,44 +138,46 @@ async def _drive(steps: Steps, caller: Caller) -> None:
         answer = await function(*args)
 
 
-class _NothingReturnedError(ConfigError):
-    pass
+class _StopError(ConfigError):
+    """Ends the whole replay, where other errors keep one letter."""
 
 
 class _ByPayload(LetterReplay):
     failed = "its payload could not be used"
     caught_in_plan = BaseException  # in this thread only a user function raises SystemExit or KeyboardInterrupt
-    fatal_in_plan = (_NothingReturnedError,)
+    fatal_in_plan = (_StopError,)
     lineage_in_audit = True
 
     dedupe_by: DedupeBy | None = None
-    transform: Transform | None = None
+    transform: Callable[[Any], object] | None = None
     priority: Priority | None = None
     max_payload = 0
 
-    def refused(self, item: Item) -> str | None:
-        return why_not(item, self.clock.now(), early=True)
+    def refused(self, item: Item) -> Refusal | None:
+        return why_not(item, self.clock.now(), early=True, reserved=self.change.reserved)
 
     def replays_of(self, item: Item) -> int:
         made = MADE.fullmatch(item.id)
         return item.replays + (int(made[1]) if made else 0)
 
-    def plan(self, history: History) -> Plan | str | None:
+    def plan(self, history: History) -> Plan | Refusal | None:
         item, change = history.item, self.change
         queue = change.queue or item.queue
+        if item.sealed and self.change.reserved:
+            raise _StopError(f"letter {item.id}: {item.flaw}")
         if item.flaw:
-            return f"it is damaged: {item.flaw}"
+            return Refusal(f"it is damaged: {item.flaw}", "damaged")
         with parent_only():
             key = self._key(item)
             if key is ABSENT:
-                return f"its payload has no {self.dedupe_by} to deduplicate by"
+                return Refusal(f"its payload has no {self.dedupe_by} to deduplicate by", "no_key")
             letter = Candidate(history, None if key is None else _canonical(key), self.replays_of(item))
             if self.transform is None and self.priority is None:
                 return Plan(letter, queue, queue)
             terms = item.terms or Terms()
             if (terms.order_key or terms.dedupe or terms.after) and not change.force:
                 # A new item cannot have the place of the letter among others.
-                return "it has an order key, a dedupe key or dependencies; with force its new item has none of them"
+                return TIED
             payload = self._transformed(item, queue)
         digest = base64.b32encode(bytes.fromhex(letter.own_id(queue))[:15]).decode().lower()
         new_id, priority = f"{digest}-r{letter.replays + 1}", self.priority or item.priority
@@ -171,7 +209,7 @@ class _ByPayload(LetterReplay):
         payload = self.transform(_payload(item))
         if payload is None:
             hint = "return the new payload; raise an error to keep a letter as it is"
-            raise _NothingReturnedError(f"the function returned None for {item.id}", field="transform", hint=hint)
+            raise _StopError(f"the function returned None for {item.id}", field="transform", hint=hint)
         return codec.dump_payload(payload, limit=self.max_payload, queue=queue)
 
 
@@ -195,18 +233,3 @@ def _payload(item: Item) -> Any:
         return codec.load_payload(item.payload)
     except PayloadUndecodable:
         return item.payload
-
-
-def check_functions(dedupe_by: object, transform: object, change: Replay) -> None:
-    """Raises ConfigError."""
-    for field, given in (("dedupe_by", dedupe_by), ("transform", transform)):
-        if field == "dedupe_by" and isinstance(given, str):
-            if not all(given.split(".")):
-                hint = "use names with dots between them, such as order.id"
-                raise ConfigError(f"{given!r} is not a path into a payload", field=field, hint=hint)
-        elif given is not None and (not callable(given) or is_async(given)):
-            hint = "use a plain function of the payload, def f(payload): …"
-            raise ConfigError(f"{shown(given)} is not a plain function", field=field, hint=hint)
-    if transform is not None and change.budget == "once":
-        hint = "leave out one of the two: a new item has the whole budget of its queue"
-        raise ConfigError("'once' cannot be used with transform", field="budget", hint=hint)

@@ -20,11 +20,11 @@ from redrive.core import durations
 from redrive.core import outcome as o
 from redrive.core.acts import (
     Act,
+    Refusal,
     Replay,
     Skipped,
 )
 from redrive.core.item import History, Item, Millis, NewItem, holder
-from redrive.core.meters import Rate
 from redrive.core.select import Ids
 from redrive.core.states import State
 from redrive.core.verbs import (
@@ -49,7 +49,7 @@ BATCH = 50
 TTL: Millis = 60_000
 GRACE: Millis = 60 * 60 * 1000
 """The claim of a letter that is still one is taken over after this time: the process that made it has died."""
-TAKEN = "another process leased or replayed it first"
+TAKEN = Refusal("another process leased or replayed it first", "leased")
 
 Steps = Generator[tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]], Any, None]
 """Store calls for the event loop. The generator itself, which calls user functions, runs in a thread."""
@@ -133,7 +133,7 @@ class LetterReplay(ABC):
         """In a dry run, the owners that claims would have."""
 
     @abstractmethod
-    def refused(self, item: Item) -> str | None:
+    def refused(self, item: Item) -> Refusal | None:
         """Why an item is none of the letters that are meant."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class LetterReplay(ABC):
         """See Candidate."""
 
     @abstractmethod
-    def plan(self, history: History) -> Plan | str | None:
+    def plan(self, history: History) -> Plan | Refusal | None:
         """Its plan, or why it is kept; None if it is not meant."""
 
     def send(self, plan: Plan) -> tuple[str, str]:
@@ -150,18 +150,16 @@ class LetterReplay(ABC):
 
     def keep(self, letter_id: str, why: str, error: BaseException) -> None:
         kind = type(error)
-        self.kept.append(Skipped(letter_id, f"{why}: {kind.__module__}.{kind.__qualname__}: {text_of(error)}"))
+        words = f"{why}: {kind.__module__}.{kind.__qualname__}: {text_of(error)}"
+        self.kept.append(Skipped(letter_id, words, "error"))
 
-    def replay_ids(self, ids: Sequence[str], limit: int | None = None, pace: Rate | None = None) -> Steps:
-        """Replay letters in the order of their ids; at most `limit`. They become due no faster than `pace`."""
-        size, delay = BATCH if pace is None else min(BATCH, pace.most), self.change.delay
-        for start in range(0, len(ids), size):
+    def replay_ids(self, ids: Sequence[str], limit: int | None = None) -> Steps:
+        """Replay letters in the order of their ids; at most `limit`."""
+        for start in range(0, len(ids), BATCH):
             room = len(ids) if limit is None else limit - len(self.done)
             if room <= 0:
                 return
-            if pace is not None:
-                self.change = structs.replace(self.change, delay=delay + len(self.done) * pace.interval // 1000)
-            found = yield read, (self.store, ids[start : start + size], self.refused, self.missing)
+            found = yield read, (self.store, ids[start : start + BATCH], self.refused, self.missing)
             self.skipped += [each for each in found if isinstance(each, Skipped)]
             yield from self.replay([each for each in found if isinstance(each, History)], room)
 
@@ -176,8 +174,8 @@ class LetterReplay(ABC):
             except self.caught_in_plan as error:  # of a user function: its letter stays one
                 self.keep(history.item.id, self.failed, error)
                 continue
-            if isinstance(plan, str):
-                self.kept.append(Skipped(history.item.id, plan))
+            if isinstance(plan, Refusal):
+                self.kept.append(Skipped(history.item.id, *plan))
             elif plan is not None:
                 plans.append(plan)
         plans = yield self._claimed, (plans,)
@@ -326,7 +324,8 @@ class LetterReplay(ABC):
         if begun == plan.destination:
             return False
         hint = f"replay it to that one, or {self.anyway} to this one as well"
-        self.kept.append(Skipped(plan.letter.id, f"its replay to {begun} was begun, and may have arrived: {hint}"))
+        words = f"its replay to {begun} was begun, and may have arrived: {hint}"
+        self.kept.append(Skipped(plan.letter.id, words, "begun"))
         return True
 
     # --- writes -----------------------------------------------------------------------------------------------------
@@ -390,10 +389,14 @@ class LetterReplay(ABC):
         if self.held:
             return {letter.id: letter.item for letter in letters}
         worker, wanted = f"{self.worker}-replay-{new_id()[:8]}", [letter.id for letter in letters]
-        items, _ = await retry_unknown(lambda: self.store.lease_letters(wanted, worker, TTL, early=True))
+        reserved = self.change.reserved
+        items, _ = await retry_unknown(
+            lambda: self.store.lease_letters(wanted, worker, TTL, early=True, reserved=reserved)
+        )
         leased, now = {item.id: item for item in items}, self.clock.now()
         others = [letter for letter in letters if letter.id not in leased]
-        self._skip([Skipped(each.id, why_not(each.item, now, early=True) or TAKEN) for each in others])
+        whys = [why_not(each.item, now, early=True, reserved=reserved) or TAKEN for each in others]
+        self._skip([Skipped(each.id, *why) for each, why in zip(others, whys, strict=True)])
         return leased
 
     def _skip(self, those: Iterable[Skipped]) -> None:
@@ -406,7 +409,8 @@ class LetterReplay(ABC):
         follow_ups = () if follow_up is None else (follow_up,)
         made = settlement_of(item, o.Done(), worker=self.worker, note=note, follow_ups=follow_ups)
         ids = (item.id, key) if self.lineage_in_audit else (item.id,)
-        return structs.replace(made, audit=audit_entry("replay", self.act, *ids))
+        detail = self.change if self.change.reserved else None
+        return structs.replace(made, audit=audit_entry("replay", self.act, *ids, detail=detail))
 
     async def _settle(self, ends: list[Settlement], sent: list[tuple[Plan, str]]) -> None:
         answers, first = await retry_unknown(lambda: self.store.settle_letters(ends))
@@ -416,11 +420,11 @@ class LetterReplay(ABC):
             if answer.verdict in ours:
                 self.done.append((plan, key))
             else:
-                self.skipped.append(Skipped(plan.letter.id, TAKEN))
+                self.skipped.append(Skipped(plan.letter.id, *TAKEN))
 
 
 async def read(
-    store: Store, wanted: Sequence[str], refused: Callable[[Item], str | None], missing: str
+    store: Store, wanted: Sequence[str], refused: Callable[[Item], Refusal | None], missing: str
 ) -> list[History | Skipped]:
     """Letters with their history, or why they cannot be replayed."""
 
@@ -428,16 +432,16 @@ async def read(
         try:
             history = await store.get(item_id)
         except NotFound:
-            return Skipped(item_id, missing)
+            return Skipped(item_id, missing, "missing")
         why = refused(history.item)
-        return history if why is None else Skipped(item_id, why)
+        return history if why is None else Skipped(item_id, *why)
 
     return await asyncio.gather(*[one(each) for each in wanted])
 
 
-def audit_entry(word: str, act: Act, *ids: str) -> NewEntry:
+def audit_entry(word: str, act: Act, *ids: str, detail: Replay | None = None) -> NewEntry:
     """The audit entry of a letter that ends, for the write that ends it. `ids`: the letter, and the item it became."""
-    return entry(AuditRecord(word, Ids(ids[:1]), ids), act)
+    return entry(AuditRecord(word, Ids(ids[:1]), ids, detail), act)
 
 
 def drive(steps: Steps, call: Callable[..., Any]) -> None:

@@ -2,8 +2,8 @@
 -- amend: moves items that nobody holds, as far as that is legal.
 -- Inputs:    change; how many must exist, or empty; actor, reason, request id; delay; "1" if the next error is final;
 --            where it lies afterwards, or empty; "1" to replay although another has its dedupe key, and to wait for nobody; "1" if
---            only ready items are meant; a map from what an item is to why the change is not legal then, or
---            empty, `held` being a letter that somebody works on; a table with the queue to which it goes, or empty, the tags to
+--            only ready items are meant; a map from what an item is to 1 if the change is not legal then,
+--            `held` being a letter that somebody works on, or 0; a table with the queue to which it goes, or empty, the tags to
 --            add and to remove, how many it may have (most), its policy, whether its counters begin anew (reset), and of the
 --            letter of an expired item the reason, cause, class without its module, category and failure (expired), the label of
 --            parked items, the revision that an edit is of, or false, and how many there may be (most_edits), the replay
@@ -11,10 +11,10 @@
 --            entry: actor, reason and request id as JSON, and its body up to and from the changed ids; the payload of an edit;
 --            then per item: id; id as JSON; the record it was judged by, or empty
 -- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
---            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is not parked), a list: 'twin' and the item
---            that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
+--            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is not parked), 8 (it is
+--            parked), a list: 'twin' and the item that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
 --            and the queue in which others were put to wait for it, 'tags' and how many it would have, 'held' and by whom, 'recall'
---            and why it is not recalled, 'revision' and the one that it has; or what it is, in words, for which the map has a reason;
+--            and why it is not recalled, 'revision' and the one that it has; or what it is, in words, for which the map has 1;
 --            or the number of those that exist if that is another; or nil, if an item that could be changed is not what it
 --            was judged by: then nothing was changed
 -- Atomicity: one script, with the acts in the items' histories and the audit entry
@@ -151,7 +151,7 @@ local function move(id, m)
 end
 
 -- In one table, for the same reason as above.
-local acts_on = {}
+local acts_on = {IS_PARKED = 8}
 
 -- Its terms with all fields up to what describes it.
 function acts_on.described(m)
@@ -307,6 +307,8 @@ local function hindrance(id, m)
     return count > how.most and {'tags', count} or nil
   elseif change == 'unpark' then
     return not tied(m, PARKED_ITEM) and NOT_PARKED or nil
+  elseif change == 'run_now' then
+    return tied(m, PARKED_ITEM) and acts_on.IS_PARKED or nil
   elseif change == 'edit' then
     local number = acts_on.revision_of(m)
     return (number >= how.most_edits or how.revision and how.revision ~= number) and {'revision', number} or nil
@@ -331,7 +333,7 @@ end
 -- Whether somebody works on it where it lies, and the change has to wait for that.
 local function is_worked_on(m)
   local is_leased = m[LETTER] and m[LEASE_UNTIL] and m[LEASE_UNTIL] > at and m[WORKER] ~= ''
-  return is_leased and refusals.held ~= ''
+  return is_leased and refusals.held == 1
 end
 
 local function declare_target()
@@ -362,7 +364,7 @@ for index, id in ipairs(ids) do
       answers[index] = {'held', m[WORKER]}
     elseif recall.reservation(m, change, how.reserved) then
       answers[index] = recall.reservation(m, change, how.reserved)
-    elseif refusals[kind] ~= '' then
+    elseif refusals[kind] == 1 then
       answers[index] = kind
     elseif only_ready and m[STATE] == 'leased' then
       -- Workers that go on taking from the front must not keep anybody from changing the rest.

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- lease_letters: gives letters to one worker where they lie. Nothing of them moves but who has them.
--- Inputs:    worker; for how long from now; 1 if those that were put off are meant as well; the ids, each once
+-- Inputs:    worker; for how long from now; 1 if those that were put off are meant as well; the replay for which they
+--            are reserved, or empty; the ids, each once
 -- Outputs:   of each that it has now, what rows.lua gives
 -- Atomicity: all are judged, then all are written. Let through when memory is full: it is how letters become fewer.
 
@@ -8,18 +9,19 @@ local worker = ARGV[2]
 local time = now()
 local until_then = time + tonumber(ARGV[3])
 local early = ARGV[4] == '1'
+local reserved = ARGV[5]
 
 -- Nobody else has it. An empty worker: it is nobody's, and put off for a while.
 local function can_have(m)
   local lies = m and m[LETTER] and m[LETTER][DISPOSITION]
-  if (lies ~= 'open' and lies ~= 'archived') or m[LETTER][RESERVED] then
+  if (lies ~= 'open' and lies ~= 'archived') or (m[LETTER][RESERVED] or '') ~= reserved then
     return false
   end
   return not m[LEASE_UNTIL] or m[LEASE_UNTIL] <= time or m[WORKER] == worker or early and m[WORKER] == ''
 end
 
 local ids = {}
-for at = 5, #ARGV do
+for at = 6, #ARGV do
   ids[#ids + 1] = ARGV[at]
 end
 local given, records = {}, {}

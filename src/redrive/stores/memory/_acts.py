@@ -7,7 +7,8 @@ from collections.abc import Container, Sequence
 from msgspec import structs
 
 from redrive.core.acts import (
-    NOT_PARKED,
+    MISSING,
+    NOT_HEAD,
     Act,
     Amended,
     Change,
@@ -16,12 +17,16 @@ from redrive.core.acts import (
     Move,
     Park,
     Recall,
+    Refusal,
     Replay,
+    RunNow,
     Skip,
     Skipped,
     Tag,
     Unpark,
     edit_refusal,
+    key_held,
+    parked_refusal,
     recall_refusal,
     refusal,
 )
@@ -62,16 +67,16 @@ class Acts:
         for item_id in ids:
             item = self._table.items.get(item_id)
             if item is None:
-                skipped.append(Skipped(item_id, "no such item"))
+                skipped.append(Skipped(item_id, *MISSING))
             elif self._table.has_deed(item_id, by.request_id):
                 already.append(item_id)
             elif reason := self._refusal(item, change, claimed, now):
-                skipped.append(Skipped(item_id, reason))
+                skipped.append(Skipped(item_id, *reason))
             else:
                 changed.append(item_id)
         return Amended(tuple(changed), tuple(already), tuple(skipped))
 
-    def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> str | None:
+    def _refusal(self, item: Item, change: Change, claimed: dict[Place, str], now: Instant) -> Refusal | None:
         """`claimed`: dedupe keys of those that go back by the same act."""
         disposition = None if item.letter is None else item.letter.disposition
         reserved = "" if item.letter is None else item.letter.reserved
@@ -81,7 +86,7 @@ class Acts:
         match change:
             case Skip():
                 dead_head = self._bonds.is_dead_head(item)
-                return None if dead_head else "it keeps nothing back: it is not the head of an order key"
+                return None if dead_head else NOT_HEAD
             case Move(queue):
                 return there_already(queue) if queue == item.queue else self._tied(item)
             case Replay():
@@ -96,24 +101,24 @@ class Acts:
             case Tag():
                 count = len(tagged(item.tags, change))
                 return too_many_tags(count) if count > max(TAGS_LIMIT, len(item.tags)) else None
-            case Unpark():
-                return None if is_parked(item.hold) else NOT_PARKED
+            case RunNow() | Unpark():
+                return parked_refusal(change, parked=is_parked(item.hold))
             case Edit():
                 return edit_refusal(change, item.revision)
             case _:
                 return None
 
-    def _tied(self, item: Item) -> str | None:
+    def _tied(self, item: Item) -> Refusal | None:
         """What binds a letter to its queue."""
         if self._bonds.keeps_back(item):
             return KEEPS_BACK
         ordered = item.terms is not None and bool(item.terms.order_key)
         return bound_to(item.queue) if ordered and self._bonds.was_awaited(item) else None
 
-    def _elsewhere(self, item: Item, change: Replay) -> str | None:
+    def _elsewhere(self, item: Item, change: Replay) -> Refusal | None:
         return self._tied(item) if change.queue not in {"", item.queue} else None
 
-    def _waiting(self, item: Item, change: Replay) -> str | None:
+    def _waiting(self, item: Item, change: Replay) -> Refusal | None:
         if change.force or item.terms is None:
             return None
         for one in item.terms.after:
@@ -123,13 +128,13 @@ class Acts:
                 return waits_for_stranger(one)
         return None
 
-    def _twin(self, item: Item, change: Replay, claimed: dict[Place, str], now: Instant) -> str | None:
+    def _twin(self, item: Item, change: Replay, claimed: dict[Place, str], now: Instant) -> Refusal | None:
         place = None if item.terms is None else dedupe_place(change.queue or item.queue, item.terms)
         if place is None:
             return None
         holder = claimed.get(place) or self._bonds.keys.holder(place, now)
         if holder is not None and not change.force:
-            return f"its dedupe key is held by {holder}"
+            return key_held(holder)
         claimed.setdefault(place, item.id)
         return None
 

@@ -21,8 +21,12 @@ class InPlace:
         self._bonds = bonds
         self._putting = putting
 
-    def lease(self, ids: Sequence[str], worker: str, ttl: Millis, now: Instant, *, early: bool) -> tuple[Item, ...]:
-        free = [item for item in self._table.present(ids) if _free(item, worker, now, early=early)]
+    def lease(
+        self, ids: Sequence[str], worker: str, ttl: Millis, now: Instant, *, early: bool, reserved: str
+    ) -> tuple[Item, ...]:
+        known = self._table.present(ids)
+        meant = [item for item in known if item.letter is not None and item.letter.reserved == reserved]
+        free = [item for item in meant if _free(item, worker, now, early=early)]
         given = tuple([_moves.letter_leased(item, worker, ttl, now) for item in free])
         for item in given:
             self._table.save(item, is_change=False)
@@ -61,7 +65,7 @@ class InPlace:
 
 def _free(item: Item, worker: str, now: Instant, *, early: bool) -> bool:
     """It lies where somebody can work on it, and nobody else does."""
-    if item.letter is None or item.letter.disposition is Disposition.TRASH or item.letter.reserved:
+    if item.letter is None or item.letter.disposition is Disposition.TRASH:
         return False
     if item.lease_until is None or item.lease_until <= now:
         return True

@@ -228,11 +228,11 @@ class MemoryStore(Beside):
     # --- letters, where they lie ---
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
         async with self._verb() as now:
-            given = self._in_place.lease(ids, worker, ttl, now, early=early)
+            given = self._in_place.lease(ids, worker, ttl, now, early=early, reserved=reserved)
         return await self._bodies.whole(given)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, assert_never
 
 from redrive.core import codec
 from redrive.core.acts import (
-    NOT_PARKED,
+    MISSING,
     Act,
     Amended,
     Archive,
@@ -25,6 +25,7 @@ from redrive.core.acts import (
     Note,
     Park,
     Recall,
+    Refusal,
     Replay,
     Reserve,
     Restore,
@@ -37,6 +38,7 @@ from redrive.core.acts import (
     Unreserve,
     WaitingChange,
     edit_refusal,
+    parked_refusal,
     refusal,
 )
 from redrive.core.item import Instant, Terms
@@ -106,7 +108,7 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
         reserved = await _reserved(session, tx, places)
         changed: list[Place] = []
         already: list[str] = []
-        skipped = [Skipped(item_id, "no such item") for item_id in missing]
+        skipped = [Skipped(item_id, *MISSING) for item_id in missing]
         for place in places:
             if place.seq in before:
                 already.append(place.id)
@@ -116,9 +118,9 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
             if reason is None:
                 changed.append(place)
             else:
-                skipped.append(Skipped(place.id, reason))
+                skipped.append(Skipped(place.id, *reason))
         refused = await _refused(session, tx, changed, change)
-        skipped += [Skipped(place.id, refused[place.seq]) for place in changed if place.seq in refused]
+        skipped += [Skipped(place.id, *refused[place.seq]) for place in changed if place.seq in refused]
         changed = [place for place in changed if place.seq not in refused]
         ids = tuple([place.id for place in changed])
         if changed:
@@ -153,19 +155,20 @@ def _joined(change: Change) -> str | None:
     return change.queue if isinstance(change, Replay) else ""
 
 
-async def _refused(session: Session, tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
+async def _refused(session: Session, tx: Tx, places: list[Place], change: Change) -> dict[int, Refusal]:
     """Why not, by number, as far as others or what is kept beside the items say so."""
     if isinstance(change, Tag):
         return await labels.refused(session, tx, places, change)
-    if isinstance(change, Unpark):
-        return {place.seq: NOT_PARKED for place in places if not place.ties & PARKED}
-    if isinstance(change, Edit):
-        terms = await _terms(session, tx, places)
-        whys = {place.seq: edit_refusal(change, _revision(terms.get(place.seq))) for place in places}
-        return {seq: why for seq, why in whys.items() if why is not None}
     if isinstance(change, Recall):
         return await recall.refused(session, tx, places)
-    return await bonds.refused(session, tx, places, change)
+    if isinstance(change, RunNow | Unpark):
+        whys = {place.seq: parked_refusal(change, parked=bool(place.ties & PARKED)) for place in places}
+    elif isinstance(change, Edit):
+        terms = await _terms(session, tx, places)
+        whys = {place.seq: edit_refusal(change, _revision(terms.get(place.seq))) for place in places}
+    else:
+        return await bonds.refused(session, tx, places, change)
+    return {seq: why for seq, why in whys.items() if why is not None}
 
 
 async def _meant(

@@ -8,10 +8,13 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from redrive.core.acts import (
+    NOT_HEAD,
     Change,
     Move,
+    Refusal,
     Replay,
     Skip,
+    key_held,
 )
 from redrive.core.terms import AWAITED, ORDERED, WAITS
 from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
@@ -26,17 +29,13 @@ BOUND = 64
 """Among the ties of an item, besides those of core.terms: it has a row in `terms`."""
 
 
-async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Change) -> dict[int, str]:
+async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Change) -> dict[int, Refusal]:
     """Why not, by number. Letters that are to run again have their dedupe keys then, as far as they are free."""
     bound = [place for place in places if place.ties & BOUND]
     if isinstance(change, Skip):
         rows = await tx.execute(session.sql("amend", "blocking"), (bigints([place.seq for place in bound]),))
         heads = {seq for (seq,) in rows}
-        return {
-            place.seq: "it keeps nothing back: it is not the head of an order key"
-            for place in places
-            if place.seq not in heads
-        }
+        return {place.seq: NOT_HEAD for place in places if place.seq not in heads}
     if isinstance(change, Move):
         there = {place.seq: there_already(change.queue) for place in places if place.queue == change.queue}
         return there | await _bound_here(session, tx, [place for place in bound if place.seq not in there])
@@ -49,11 +48,11 @@ async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Cha
     retaking = bigints([place.seq for place in bound if place.seq not in why])
     tx.keyless = dict(await tx.execute(session.sql("amend", "retake"), (retaking, change.queue, tx.now)))
     if not change.force:
-        why |= {seq: f"its dedupe key is held by {holder}" for seq, holder in tx.keyless.items()}
+        why |= {seq: key_held(holder) for seq, holder in tx.keyless.items()}
     return why
 
 
-async def _bound_here(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
+async def _bound_here(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, Refusal]:
     """Why letters cannot leave their queues."""
     ordered = [place for place in places if place.ties & ORDERED]
     if not ordered:
@@ -63,7 +62,7 @@ async def _bound_here(session: Session, tx: Tx, places: Sequence[Place]) -> dict
     return awaited | {seq: KEEPS_BACK for (seq,) in rows}
 
 
-async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
+async def _hopeless(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, Refusal]:
     waiting = [place.seq for place in places if place.ties & WAITS]
     if not waiting:
         return {}

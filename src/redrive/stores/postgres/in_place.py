@@ -41,11 +41,13 @@ class Ending(NamedTuple):
     settlement: Settlement
 
 
-async def lease(session: Session, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool) -> tuple[Item, ...]:
+async def lease(
+    session: Session, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool, reserved: str
+) -> tuple[Item, ...]:
     async def work(tx: Tx) -> tuple[Item, ...]:
         known = storable(ids)
         found: dict[int, str] = dict(await tx.execute(session.sql("amend", "lock_named"), (texts(known),)))
-        values = (tx.now, worker, tx.now + ttl, early, bigints([*found]))
+        values = (tx.now, worker, tx.now + ttl, early, reserved, bigints([*found]))
         given = {found[seq]: seq for (seq,) in await tx.execute(session.sql("lease_letters", "give"), values)}
         seqs = bigints([given[item_id] for item_id in known if item_id in given])
         statement = session.sql("get", "whole").replace("{found}", session.sql("lease_letters", "given"))

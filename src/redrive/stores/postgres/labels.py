@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from redrive.core.acts import Tag
+from redrive.core.acts import Refusal, Tag
 from redrive.core.terms import TAGGED
 from redrive.stores.checks import TAGS_LIMIT, tagged, too_many_tags
 from redrive.stores.postgres.arrays import bigints, texts
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
 
 
-async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Tag) -> dict[int, str]:
+async def refused(session: Session, tx: Tx, places: Sequence[Place], change: Tag) -> dict[int, Refusal]:
     """Those that would have too many, by number."""
     has: dict[int, list[str]] = {place.seq: [] for place in places}
     labelled = [place.seq for place in places if place.ties & TAGGED]

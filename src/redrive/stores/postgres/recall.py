@@ -7,7 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
-from redrive.core.acts import recall_refusal
+from redrive.core.acts import Refusal, recall_refusal
 from redrive.core.terms import ORDERED
 from redrive.stores.postgres.arrays import bigints, smallints, texts
 from redrive.stores.postgres.bonds import CANCELLED, DEAD
@@ -41,7 +41,7 @@ async def keep(session: Session, tx: Tx, places: Sequence[Place]) -> None:
     await tx.execute(session.sql("recall", "keep"), (_numbers(places),))
 
 
-async def refused(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, str]:
+async def refused(session: Session, tx: Tx, places: Sequence[Place]) -> dict[int, Refusal]:
     """Why not, by number."""
     kept: dict[int, int] = dict(await tx.execute(session.sql("recall", "deliveries"), (_numbers(places),)))
     why = {place.seq: recall_refusal(place.state, place.deliveries, kept.get(place.seq)) for place in places}

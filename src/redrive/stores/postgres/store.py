@@ -269,10 +269,11 @@ class PostgresStore:
         return (await self._usable(session, taken, lapsed=True)).items
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
-        return await self._bodies.whole(await in_place.lease(await self._here(), ids, worker, ttl, early=early))
+        given = await in_place.lease(await self._here(), ids, worker, ttl, early=early, reserved=reserved)
+        return await self._bodies.whole(given)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)

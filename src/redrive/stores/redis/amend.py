@@ -16,7 +16,10 @@ from redrive.core import codec, select
 from redrive.core.acts import (
     EDITS_LIMIT,
     ENDED_SINCE,
+    IS_PARKED,
     LEASED_SINCE,
+    MISSING,
+    NOT_HEAD,
     NOT_PARKED,
     NOT_REPLAYED,
     NOT_REPLAYED_LETTER,
@@ -28,6 +31,7 @@ from redrive.core.acts import (
     Edit,
     Move,
     Park,
+    Refusal,
     Replay,
     Reserve,
     Restore,
@@ -37,6 +41,7 @@ from redrive.core.acts import (
     Tag,
     Unreserve,
     edit_refusal,
+    key_held,
     not_reserved,
     refusal,
     reserved_for,
@@ -74,15 +79,17 @@ TRIES = 20
 PAUSE = 0.02
 """Seconds at most between two looks, by chance: two who got in each other's way should not meet again."""
 
-_CHANGED, _ALREADY, _MISSING, _DAMAGED, _KEEPS_NOTHING_BACK, _LEASED_MEANWHILE, _KEEPS_BACK, _NOT_PARKED = range(8)
-_REASONS = {
-    _MISSING: "no such item",
-    _DAMAGED: "its record is damaged",
-    _KEEPS_NOTHING_BACK: "it keeps nothing back: it is not the head of an order key",
-    _LEASED_MEANWHILE: "it was leased meanwhile",
-    _KEEPS_BACK: KEEPS_BACK,
-    _NOT_PARKED: NOT_PARKED,
+_CHANGED, _ALREADY = range(2)
+_REFUSALS = {
+    2: MISSING,
+    3: Refusal("its record is damaged", "damaged"),
+    4: NOT_HEAD,
+    5: Refusal("it was leased meanwhile", "leased"),
+    6: KEEPS_BACK,
+    7: NOT_PARKED,
+    8: IS_PARKED,
 }
+"""By the numbers that the script answers."""
 _LIES: dict[type, Disposition] = {
     Archive: Disposition.ARCHIVED,
     Discard: Disposition.TRASH,
@@ -115,7 +122,8 @@ async def amend(session: Session, selection: Selection, change: Change, by: Act,
     residue.refuse(selection)
     refusals = _refusals(change)
     head = _head(change, by, None if not isinstance(selection, Ids) else expect)
-    head += [int(pins(selection).get("state") == State.READY), packed(refusals), packed(_detail(change))]
+    marks = {kind: int(why is not None) for kind, why in refusals.items()}
+    head += [int(pins(selection).get("state") == State.READY), packed(marks), packed(_detail(change))]
     payload = packed_body(change.payload) if isinstance(change, Edit) else b""
     for _ in range(TRIES):
         meant = await _meant(session, selection, expect)
@@ -157,14 +165,14 @@ def _detail(change: Change) -> dict[str, object]:
     }
 
 
-def _refusals(change: Change) -> dict[str, str]:
+def _refusals(change: Change) -> dict[str, Refusal | None]:
     """By what an item is, all that `refusal` knows: the script asks it as of the moment in which it writes."""
-    known = {str(state): refusal(change, state, None) or "" for state in State}
+    known = {str(state): refusal(change, state, None) for state in State}
     # As of a letter that is reserved as it must be: of that the script knows.
     reserved = change.reserved if isinstance(change, Replay) else "x" * isinstance(change, Unreserve)
-    known |= {str(lies): refusal(change, State.DEAD, lies, reserved=reserved) or "" for lies in Disposition}
-    held = refusal(change, State.DEAD, Disposition.OPEN, holder=_HOLDER) or ""
-    return known | {"held": held if _HOLDER in held else ""}
+    known |= {str(lies): refusal(change, State.DEAD, lies, reserved=reserved) for lies in Disposition}
+    held = refusal(change, State.DEAD, Disposition.OPEN, holder=_HOLDER)
+    return known | {"held": held if held is not None and _HOLDER in held.reason else None}
 
 
 def entry_of(record: audit.AuditRecord, by: Act) -> list[Arg]:
@@ -191,8 +199,8 @@ def _refuse_count(count: int, expect: int | None) -> Never:
     )
 
 
-_HINDRANCES: dict[bytes, Callable[[str], str]] = {
-    b"twin": "its dedupe key is held by {}".format,
+_HINDRANCES: dict[bytes, Callable[[str], Refusal]] = {
+    b"twin": key_held,
     b"vain": waits_in_vain,
     b"unknown": waits_for_stranger,
     b"there": there_already,
@@ -209,7 +217,7 @@ _HINDRANCES: dict[bytes, Callable[[str], str]] = {
 
 
 def _amended(
-    ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], refusals: dict[str, str], change: Change
+    ids: Sequence[str], answers: Sequence[int | bytes | list[Any]], refusals: dict[str, Refusal | None], change: Change
 ) -> Amended:
     changed, already, skipped = [], [], []
     for item_id, answer in zip(ids, answers, strict=True):
@@ -217,22 +225,21 @@ def _amended(
             changed.append(item_id)
         elif answer == _ALREADY:
             already.append(item_id)
-        elif isinstance(answer, bytes):
-            skipped.append(Skipped(item_id, refusals[answer.decode()]))
         else:
-            skipped.append(Skipped(item_id, _reason(answer, refusals, change)))
+            skipped.append(Skipped(item_id, *_refusal(answer, refusals, change)))
     return Amended(tuple(changed), tuple(already), tuple(skipped))
 
 
-def _reason(answer: int | list[Any], refusals: dict[str, str], change: Change) -> str:
+def _refusal(answer: int | bytes | list[Any], refusals: dict[str, Refusal | None], change: Change) -> Refusal:
     if isinstance(answer, int):
-        return _REASONS[answer]
-    why, what = answer
-    if why == b"held":
-        return refusals["held"].replace(_HOLDER, what.decode())
-    if why == b"revision" and isinstance(change, Edit):
-        return edit_refusal(change, what) or ""
-    return too_many_tags(what) if why == b"tags" else _HINDRANCES[why](what.decode())
+        return _REFUSALS[answer]
+    parts: list[Any] = [answer, b""] if isinstance(answer, bytes) else answer
+    why, what = parts
+    known = refusals.get(why.decode())
+    if known is not None:
+        return known._replace(reason=known.reason.replace(_HOLDER, what.decode()))
+    refused = edit_refusal(change, what) if why == b"revision" and isinstance(change, Edit) else None
+    return refused or (too_many_tags(what) if why == b"tags" else _HINDRANCES[why](what.decode()))
 
 
 def _too_busy(done: str) -> StoreUnavailable:

@@ -16,12 +16,12 @@ _LIVES = 6
 
 
 async def lease_letters(
-    session: Session, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool
+    session: Session, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool, reserved: str
 ) -> tuple[Item, ...]:
     """One whose payload is damaged comes with its flaw: it stays the letter it is."""
     if not ids:
         return ()
-    fields = await session.run("lease_letters", [worker, ttl, int(early), *dict.fromkeys(ids)])
+    fields = await session.run("lease_letters", [worker, ttl, int(early), reserved, *dict.fromkeys(ids)])
     return await session.bodies.whole(tuple([item_of(fields[at : at + ROW]) for at in range(0, len(fields), ROW)]))
 
 

@@ -258,10 +258,10 @@ class RedisStore:
         return await lease.reclaim(await self._here(), queues, ttl, limit, ids, force=force)
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
-        return await in_place.lease_letters(await self._here(), ids, worker, ttl, early=early)
+        return await in_place.lease_letters(await self._here(), ids, worker, ttl, early=early, reserved=reserved)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:
         check_letter_settlements(settlements)

@@ -10,7 +10,7 @@ from typing import NamedTuple, assert_never
 
 from redrive.core import codec, select
 from redrive.core.acts import (
-    NOT_PARKED,
+    MISSING,
     Act,
     Amended,
     Archive,
@@ -23,6 +23,7 @@ from redrive.core.acts import (
     Note,
     Park,
     Recall,
+    Refusal,
     Replay,
     Reserve,
     Restore,
@@ -35,6 +36,7 @@ from redrive.core.acts import (
     Unreserve,
     WaitingChange,
     edit_refusal,
+    parked_refusal,
     refusal,
 )
 from redrive.core.select import And, Ids, Match, Or, Selection
@@ -107,7 +109,7 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
     not_recalled = recall.refusals(tx, {place.seq: place.state for place in places}, change)
     changed: list[Place] = []
     already: list[str] = []
-    skipped = [Skipped(item_id, "no such item") for item_id in missing]
+    skipped = [Skipped(item_id, *MISSING) for item_id in missing]
     for place in places:
         if place.seq in before:
             already.append(place.id)
@@ -128,7 +130,7 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
         if reason is None:
             changed.append(place)
         else:
-            skipped.append(Skipped(place.id, reason))
+            skipped.append(Skipped(place.id, *reason))
     if changed:
         if leased:
             tx.execute(_SQL["take_away"], (_numbers([place for place in changed if place.seq in leased]),))
@@ -139,18 +141,18 @@ def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | N
     return Amended(tuple([place.id for place in changed]), tuple(already), tuple(skipped))
 
 
-def _refusals(tx: Tx, places: list[Place], change: Change) -> dict[int, str]:
+def _refusals(tx: Tx, places: list[Place], change: Change) -> dict[int, Refusal]:
     """Why not, by number, as far as the terms of the items say so."""
     match change:
-        case Unpark():
-            return {place.seq: NOT_PARKED for place in places if not place.ties & PARKED}
+        case RunNow() | Unpark():
+            whys = {place.seq: parked_refusal(change, parked=bool(place.ties & PARKED)) for place in places}
         case Edit():
             noted = tied.read(tx, [place.seq for place in places if place.ties & NOTED])
             numbers = {item.seq: item.terms.revision for item in noted}
             whys = {place.seq: edit_refusal(change, numbers.get(place.seq, 0)) for place in places}
-            return {seq: why for seq, why in whys.items() if why is not None}
         case _:
             return {}
+    return {seq: why for seq, why in whys.items() if why is not None}
 
 
 def _leased_letters(tx: Tx, places: list[Place], change: Change) -> dict[int, str]:

@@ -26,10 +26,10 @@ _LYING: dict[str, Kind] = {"open": "open", "archived": "archived"}
 _LIVE = ("ready", "leased")
 
 
-def lease(tx: Tx, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool) -> tuple[Item, ...]:
+def lease(tx: Tx, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool, reserved: str) -> tuple[Item, ...]:
     """A letter whose payload is damaged is given with its flaw: it stays the letter it is."""
     meant = codec.encode(list(dict.fromkeys(ids))).decode()
-    free = tx.execute(_LEASE["free"], (worker, tx.now, meant, tx.now, worker, early)).fetchall()
+    free = tx.execute(_LEASE["free"], (worker, tx.now, meant, reserved, tx.now, worker, early)).fetchall()
     until = tx.now + ttl
     fresh, again = [[seq for seq, held in free if bool(held) is still] for still in (False, True)]
     if fresh:

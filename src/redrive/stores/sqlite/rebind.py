@@ -7,10 +7,13 @@ from collections.abc import Container, Iterable, Sequence
 from msgspec.structs import replace
 
 from redrive.core.acts import (
+    NOT_HEAD,
     Change,
     Move,
+    Refusal,
     Replay,
     Skip,
+    key_held,
 )
 from redrive.core.terms import AWAITED, DEDUPED, ORDERED, WAITS, dedupe_place
 from redrive.stores.checks import KEEPS_BACK, bound_to, there_already, waits_for_stranger, waits_in_vain
@@ -32,12 +35,12 @@ class Refusals:
         self._change = change
         self._claimed: dict[keys.Place, str] = {}
 
-    def of(self, queue: str, item: Tied | None) -> str | None:
+    def of(self, queue: str, item: Tied | None) -> Refusal | None:
         """`item`: what binds the letter, if anything does."""
         match self._change:
             case Skip():
                 ours = item is not None and item.has(ORDERED) and lines.is_head(self._tx, item)
-                return None if ours else "it keeps nothing back: it is not the head of an order key"
+                return None if ours else NOT_HEAD
             case Move(target) if target == queue:
                 return there_already(queue)
             case Move():
@@ -47,7 +50,7 @@ class Refusals:
             case _:
                 return None
 
-    def _tied(self, item: Tied) -> str | None:
+    def _tied(self, item: Tied) -> Refusal | None:
         """What binds a letter to its queue."""
         if not item.has(ORDERED):
             return None
@@ -56,14 +59,14 @@ class Refusals:
             return KEEPS_BACK
         return bound_to(item.queue) if item.has(AWAITED) else None
 
-    def _of_replay(self, item: Tied, change: Replay) -> str | None:
+    def _of_replay(self, item: Tied, change: Replay) -> Refusal | None:
         if change.queue not in {"", item.queue} and (reason := self._tied(item)) is not None:
             return reason
         if item.has(WAITS) and not change.force and (reason := self._in_vain(item)) is not None:
             return reason
         return self._twin(item, change) if item.has(DEDUPED) else None
 
-    def _in_vain(self, item: Tied) -> str | None:
+    def _in_vain(self, item: Tied) -> Refusal | None:
         """It waits for one that can never be done, or that nobody knows."""
         for one in item.terms.after:
             fate = edges.fate(self._tx, one)
@@ -73,14 +76,14 @@ class Refusals:
                 return waits_for_stranger(one)
         return None
 
-    def _twin(self, item: Tied, change: Replay) -> str | None:
+    def _twin(self, item: Tied, change: Replay) -> Refusal | None:
         """Also one that goes back by the same act."""
         place = dedupe_place(change.queue or item.queue, item.terms)
         if place is None:
             return None
         holder = self._claimed.get(place) or keys.holders(self._tx, [place]).get(place)
         if holder is not None and not change.force:
-            return f"its dedupe key is held by {holder}"
+            return key_held(holder)
         self._claimed.setdefault(place, item.id)
         return None
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from redrive.core.acts import (
     Change,
     Recall,
+    Refusal,
     recall_refusal,
 )
 from redrive.core.states import State
@@ -45,7 +46,7 @@ def keep(tx: Tx, seqs: str) -> None:
     tx.execute(_SQL["keep"], (seqs,))
 
 
-def refusals(tx: Tx, states: dict[int, State], change: Change) -> dict[int, str | None]:
+def refusals(tx: Tx, states: dict[int, State], change: Change) -> dict[int, Refusal | None]:
     """Why not, by number."""
     if not isinstance(change, Recall):
         return {}

@@ -300,10 +300,10 @@ class SqliteStore:
         return (await self._unpacked(session, taken, lapsed=True)).items
 
     async def lease_letters(
-        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False
+        self, ids: Sequence[str], worker: str, ttl: Millis, *, early: bool = False, reserved: str = ""
     ) -> tuple[Item, ...]:
         check_letters(ids, worker, ttl)
-        given = await self._write(lambda tx: in_place.lease(tx, ids, worker, ttl, early=early))
+        given = await self._write(lambda tx: in_place.lease(tx, ids, worker, ttl, early=early, reserved=reserved))
         return await self._bodies.whole(given)
 
     async def settle_letters(self, settlements: Sequence[Settlement]) -> tuple[Answer, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from redrive.core import codec
-from redrive.core.acts import Change, Tag
+from redrive.core.acts import Change, Refusal, Tag
 from redrive.stores.checks import TAGS_LIMIT, tagged, too_many_tags
 from redrive.stores.sqlite.tied import numbers
 from redrive.stores.sqlite.tx import Tx
@@ -14,7 +14,7 @@ from redrive.stores.statements import load
 _SQL = load("sqlite", "tags")
 
 
-def refusals(tx: Tx, seqs: Iterable[int], change: Change) -> Mapping[int, str]:
+def refusals(tx: Tx, seqs: Iterable[int], change: Change) -> Mapping[int, Refusal]:
     """By the number of the item, of those that would have too many."""
     if not isinstance(change, Tag) or not change.add:
         return {}

@@ -18,6 +18,7 @@ from redrive.core.acts import (
     Replay,
     Restore,
     SetPolicy,
+    Skipped,
     Tag,
     Unpark,
 )
@@ -97,7 +98,7 @@ async def test_edit_of_another_revision_is_skipped(world: World) -> None:
     await edit(world, letter.id, SECOND_BODY, 0)
     for wrong in (0, 2):
         amended = await world.store.amend(only(letter), Edit(THIRD, wrong), act())
-        assert [one.reason for one in amended.skipped] == [f"it is at revision 1, not {wrong}"]
+        assert amended.skipped == (Skipped(letter.id, f"it is at revision 1, not {wrong}", "revision"),)
     fresh = await world.letter()
     amended = await world.store.amend(only(fresh), Edit(THIRD, 1), act())
     assert [one.reason for one in amended.skipped] == ["it is at revision 0, not 1"]
@@ -113,10 +114,10 @@ async def test_edit_of_what_runs_or_is_over_is_refused(world: World) -> None:
     before = [await world.store.get(each) for each in everyone.ids]
     amended = await world.store.amend(everyone, Edit(SECOND_BODY), act())
     assert (amended.changed, skipped_ids(amended)) == ((), everyone.ids)
-    assert [one.reason.partition(";")[0] for one in amended.skipped] == [
-        "it is running",
-        "it is done",
-        "it is cancelled",
+    assert [(one.reason.partition(";")[0], one.code) for one in amended.skipped] == [
+        ("it is running", "leased"),
+        ("it is done", "done"),
+        ("it is cancelled", "cancelled"),
     ]
     assert "park" not in amended.skipped[0].reason, "what runs cannot be parked"
     assert [await world.store.get(each) for each in everyone.ids] == before
@@ -176,9 +177,10 @@ async def test_edited_items_keep_their_terms(world: World) -> None:
 
 
 async def test_edit_happens_once_for_a_request(world: World) -> None:
+    """Also where it names the revision before it."""
     letter, by = await world.letter(), act()
-    await world.store.amend(only(letter), Edit(SECOND_BODY), by)
-    assert await world.store.amend(only(letter), Edit(SECOND_BODY), by) == Amended(already=(letter.id,))
+    await world.store.amend(only(letter), Edit(SECOND_BODY, 0), by)
+    assert await world.store.amend(only(letter), Edit(SECOND_BODY, 0), by) == Amended(already=(letter.id,))
     assert len((await world.store.get(letter.id)).revisions) == 1
 
 

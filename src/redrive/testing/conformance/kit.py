@@ -11,7 +11,7 @@ import hashlib
 import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack, get_args
 
 import pytest
 from msgspec import structs
@@ -20,6 +20,7 @@ from redrive.core.acts import (
     Act,
     Amended,
     Replay,
+    SkipCode,
 )
 from redrive.core.decide import Charge, Decision, ToDead, ToDone, ToReady
 from redrive.core.item import (
@@ -372,6 +373,7 @@ def next_leases(settled: Settled) -> Leases:
 
 def skipped_ids(amended: Amended) -> tuple[str, ...]:
     assert all(skipped.reason for skipped in amended.skipped), "a skip without a reason helps nobody"
+    assert {skipped.code for skipped in amended.skipped} <= {*get_args(SkipCode)}
     return tuple(skipped.id for skipped in amended.skipped)
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from redrive.core.acts import (
+    IS_PARKED,
     NOT_PARKED,
     Amended,
     Cancel,
@@ -17,6 +18,7 @@ from redrive.core.acts import (
     RunNow,
     SetPolicy,
     Skip,
+    Skipped,
     Tag,
     Unpark,
 )
@@ -102,7 +104,7 @@ async def test_unpark_of_what_is_not_parked_is_skipped(world: World) -> None:
     assert await world.holds(parked) == [PARKED]
     meant = only(letter, done, running, waiting.id, parked.id)
     amended = await world.store.amend(meant, Unpark(), act())
-    assert (amended.changed, {one.reason for one in amended.skipped}) == ((), {NOT_PARKED})
+    assert (amended.changed, {(one.reason, one.code) for one in amended.skipped}) == ((), {NOT_PARKED})
     assert skipped_ids(amended) == meant.ids
 
 
@@ -339,16 +341,29 @@ async def test_other_acts_leave_a_parked_item_parked(world: World) -> None:
     await world.put(item)
     await change(world, Park("schema"), item)
     world.tick(SECOND)
-    for what in (RunNow(reset=True), SetPolicy("gentle"), Tag(("x",)), Note()):
+    for what in (SetPolicy("gentle"), Tag(("x",)), Note()):
         await change(world, what, item)
     after = await world.item(item.id)
-    assert (after.hold, after.due_at, after.tags) == (UNDER_SCHEMA, world.clock.now(), ("x",))
-    assert after.terms == Terms(policy="gentle")
+    assert (after.hold, after.tags, after.terms) == (UNDER_SCHEMA, ("x",), Terms(policy="gentle"))
     assert await world.lease(5) == ()
     await world.sound()
     await change(world, Unpark(), item)
+    await change(world, RunNow(), item)
     (leased,) = await world.lease(5)
     assert (leased.terms, leased.hold) == (Terms(policy="gentle"), "")
+    await world.sound()
+
+
+async def test_parked_item_is_not_run_now(world: World) -> None:
+    """It would not run: it has to be unparked."""
+    item = new(delay=TTL)
+    await world.put(item)
+    await change(world, Park("schema"), item)
+    before = await world.item(item.id)
+    for reset in (False, True):
+        amended = await world.store.amend(only(item.id), RunNow(reset=reset), act())
+        assert amended == Amended(skipped=(Skipped(item.id, *IS_PARKED),))
+    assert await world.item(item.id) == before
     await world.sound()
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 from redrive.core.acts import (
     ENDED_SINCE,
     LEASED_SINCE,
+    MISSING,
     NOT_REPLAYED,
     NOT_REPLAYED_LETTER,
     Amended,
@@ -177,8 +178,8 @@ async def test_recall_refuses_what_no_letter_is_kept_of(world: World) -> None:
     everyone = Ids((letter.id, done.id, running.id, waiting.id, "unknown"))
     before = [await world.item(each) for each in everyone.ids[:4]]
     amended = await world.store.amend(everyone, Recall(), act())
-    reasons = [NOT_REPLAYED_LETTER, NOT_REPLAYED, NOT_REPLAYED, NOT_REPLAYED, "no such item"]
-    told = {skip.id: skip.reason for skip in amended.skipped}
+    reasons = [NOT_REPLAYED_LETTER, NOT_REPLAYED, NOT_REPLAYED, NOT_REPLAYED, MISSING]
+    told = {skip.id: (skip.reason, skip.code) for skip in amended.skipped}
     assert (amended.changed, [told[each] for each in everyone.ids]) == ((), reasons)
     assert [await world.item(each) for each in everyone.ids[:4]] == before
     await world.sound()
@@ -193,7 +194,7 @@ async def test_recall_refuses_what_a_worker_has_leased_since(world: World, end: 
         await world.finish(end(item))
     before = await world.store.get(letter.id)
     assert await world.store.amend(these(letter), Recall(), act()) == Amended(
-        skipped=(Skipped(letter.id, LEASED_SINCE),)
+        skipped=(Skipped(letter.id, *LEASED_SINCE),)
     )
     assert await world.store.get(letter.id) == before
     await world.sound()
@@ -207,7 +208,7 @@ async def test_recall_refuses_what_has_ended_or_was_recalled_since(world: World)
     await recall(world, recalled)
     before = [await world.item(each.id) for each in (expired, recalled)]
     amended = await world.store.amend(these(expired, recalled), Recall(), act())
-    assert {skip.id: skip.reason for skip in amended.skipped} == {
+    assert {skip.id: (skip.reason, skip.code) for skip in amended.skipped} == {
         expired.id: ENDED_SINCE,
         recalled.id: NOT_REPLAYED_LETTER,
     }
@@ -231,9 +232,7 @@ async def test_recall_after_prune_finds_nothing(world: World) -> None:
     await replayed(world, letter)
     await world.finish(finished(await world.lease_one()))
     assert ids(await world.store.prune(these(letter), 5, act())) == (letter.id,)
-    assert await world.store.amend(these(letter), Recall(), act()) == Amended(
-        skipped=(Skipped(letter.id, "no such item"),)
-    )
+    assert await world.store.amend(these(letter), Recall(), act()) == Amended(skipped=(Skipped(letter.id, *MISSING),))
     await world.sound()
 
 

@@ -32,10 +32,12 @@ from redrive.core.acts import (
     not_reserved,
     reserved_for,
 )
+from redrive.core.decide import ToDone
 from redrive.core.select import And, Ids, Match
 from redrive.core.states import State
+from redrive.core.verbs import Settlement, Verdict
 from redrive.errors import ConfigError
-from redrive.testing.conformance.kit import DURABLE, SECOND, TTL, World, act, finished, ids
+from redrive.testing.conformance.kit import DURABLE, SECOND, TTL, World, act, finished, ids, new
 from redrive.testing.conformance.order import BLOCK, broken_line
 from redrive.testing.conformance.recall import these
 
@@ -86,7 +88,7 @@ async def test_reserved_letter_refuses_every_other_act(world: World, change: Cha
     await world.store.amend(these(letter), Reserve(X), act())
     before = await world.store.get(letter.id)
     amended = await world.store.amend(these(letter), change, act())
-    assert amended == Amended(skipped=(Skipped(letter.id, reserved_for(X)),))
+    assert amended == Amended(skipped=(Skipped(letter.id, *reserved_for(X)),))
     assert await world.store.lease_letters([letter.id], "w-9", TTL) == ()
     assert await world.store.lease_letters([letter.id], "w-9", TTL, early=True) == ()
     assert await world.store.get(letter.id) == before
@@ -104,7 +106,7 @@ async def test_reserved_letter_refuses_acts_on_live_items_as_any_letter_does(wor
 async def test_reserved_head_is_not_skipped(world: World) -> None:
     one, two, _ = await broken_line(world, BLOCK)
     await world.store.amend(these(one), Reserve(X), act())
-    assert (await world.store.amend(these(one), Skip(), act())).skipped == (Skipped(one.id, reserved_for(X)),)
+    assert (await world.store.amend(these(one), Skip(), act())).skipped == (Skipped(one.id, *reserved_for(X)),)
     assert await world.holds(two) == ["order"]
     await world.store.amend(these(one), Replay(reserved=X), act())
     assert await world.holds(one, two) == ["", "order"]
@@ -126,7 +128,7 @@ async def test_reserved_letters_are_sent_by_their_replay_alone(world: World) -> 
     await world.store.amend(these(theirs), Reserve("replay-y"), act())
     amended = await world.store.amend(these(mine, other, theirs), Replay("once", reserved=X), act())
     assert amended.changed == (mine.id,)
-    assert {skip.id: skip.reason for skip in amended.skipped} == {
+    assert {skip.id: (skip.reason, skip.code) for skip in amended.skipped} == {
         other.id: not_reserved(X),
         theirs.id: reserved_for("replay-y"),
     }
@@ -134,6 +136,34 @@ async def test_reserved_letters_are_sent_by_their_replay_alone(world: World) -> 
     assert (item.id, item.last_chance, item.replays) == (mine.id, True, 1)
     await world.finish(finished(item))
     assert (await world.store.find(MINE)).items == ()
+    await world.sound()
+
+
+async def test_reserved_letters_are_leased_by_their_replay_alone(world: World) -> None:
+    mine, free, theirs = await world.letters(3)
+    await world.store.amend(these(mine), Reserve(X), act())
+    await world.store.amend(these(theirs), Reserve("replay-y"), act())
+    three = ids((mine, free, theirs))
+    assert ids(await world.store.lease_letters(three, "other", TTL, early=True)) == (free.id,)
+    (lent,) = await world.store.lease_letters(three, "w-9", TTL, reserved=X)
+    assert lent.id == mine.id
+    for refused in (Replay(reserved=X), Archive()):
+        assert (await world.store.amend(these(mine), refused, act())).skipped[0].code == "leased"
+    settlement = Settlement(lent.id, lent.deliveries, ToDone(None), follow_ups=(new(item_id="instead"),))
+    assert (await world.store.settle_letters([settlement]))[0].verdict is Verdict.APPLIED
+    assert ((await world.item(mine.id)).state, (await world.item("instead")).state) == (State.DONE, State.READY)
+    assert (await world.store.find(MINE)).items == ()
+    await world.sound()
+
+
+async def test_unreserve_takes_the_letter_from_the_replay_that_is_about_to_send_it(world: World) -> None:
+    letter = await world.letter()
+    await world.store.amend(these(letter), Reserve(X), act())
+    (lent,) = await world.store.lease_letters([letter.id], "w-9", TTL, reserved=X)
+    assert (await world.store.amend(these(letter), Unreserve(), act())).changed == (letter.id,)
+    (answer,) = await world.store.settle_letters([Settlement(lent.id, lent.deliveries, ToDone(None))])
+    assert answer.verdict is Verdict.REFUSED
+    assert (await world.store.amend(these(letter), Archive(), act())).changed == (letter.id,)
     await world.sound()
 
 
@@ -173,7 +203,7 @@ async def test_reserve_refuses_what_is_no_letter_or_in_the_trash(world: World) -
     assert told[leased.id] == "it is leased by w-9"
     unreserved = await world.store.amend(these(leased, free), Unreserve(), act())
     assert unreserved.changed == (free.id,)
-    assert (await world.store.amend(these(free), Unreserve(), act())).skipped == (Skipped(free.id, not_reserved("")),)
+    assert (await world.store.amend(these(free), Unreserve(), act())).skipped == (Skipped(free.id, *not_reserved("")),)
     await world.sound()
 
 

@@ -1,6 +1,6 @@
 -- lease_letters: gives letters to one worker where they lie.
--- Inputs: ids as a JSON array, the worker, now, the end of the lease, whether those that were put off are
---   meant as well. Outputs: numbers of those that could be had.
+-- Inputs: ids as a JSON array, the worker, now, the end of the lease, the replay for which they are reserved or
+--   empty, whether those that were put off are meant as well. Outputs: numbers of those that could be had.
 -- Atomicity: one savepoint: picked and fenced in one write, so two workers never hold one letter.
 
 -- :name free
@@ -8,7 +8,7 @@
 select i.seq, ifnull(i.worker = ? and i.lease_until > ?, 0)
 from json_each(?) meant cross join item i on i.id = meant.value join letter l on l.seq = i.seq
 where i.state = 'dead' and l.disposition in ('open', 'archived')
-    and l.reserved = '' and (ifnull(i.lease_until, 0) <= ? or i.worker = ? or ? and i.worker = '')
+    and l.reserved = ? and (ifnull(i.lease_until, 0) <= ? or i.worker = ? or ? and i.worker = '')
 order by meant.key;
 
 -- :name give
