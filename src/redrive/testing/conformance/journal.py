@@ -1,13 +1,62 @@
-"""The journal: append-only, read by topic and position."""
+"""The journal: append-only, read by topic and position. An audit entry is in the write that it is about."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import pytest
+from msgspec import structs
 
 from redrive.core.acts import Archive
-from redrive.core.select import Ids
-from redrive.core.verbs import Entry, NewEntry
-from redrive.testing.conformance.kit import DURABLE, SECOND, World, act
+from redrive.core.select import EVERYTHING, Ids
+from redrive.core.verbs import DocumentWrite, Entry, GateWrite, NewEntry, QueueChange
+from redrive.errors import ConfigError, Conflict
+from redrive.stores.base import Store
+from redrive.testing.conformance.kit import DURABLE, QUEUE, SECOND, World, act, dead, new
+from redrive.testing.conformance.steps import TURNS, cut_off
+
+Write = Callable[[Store, NewEntry], Awaitable[object]]
+WRITES: dict[str, Write] = {
+    "documents": lambda store, entry: store.write_documents([DocumentWrite("plan", "a", b"1")], entry),
+    "queue": lambda store, entry: store.configure(QUEUE, QueueChange(paused=True), entry),
+    "route": lambda store, entry: store.configure_route("billing", 5, entry),
+    "no route": lambda store, entry: store.configure_route("billing", None, entry),
+    "gate": lambda store, entry: store.set_gate(GateWrite("smtp", 0), entry),
+    "put": lambda store, entry: store.put([new(item_id="one"), new(item_id="two")], audit=entry),
+}
+"""Each can be done once and be cut off, but for the route that has no limit."""
+REFUSED: dict[str, Write] = {
+    "documents": lambda store, entry: store.write_documents(
+        [DocumentWrite("plan", "b", b"1"), DocumentWrite("plan", "a", b"2", expect=7)], entry
+    ),
+    "queue": lambda store, entry: store.configure(QUEUE, QueueChange(capacity=1), entry),
+    "route": lambda store, entry: store.configure_route("billing", 1, entry),
+    "gate": lambda store, entry: store.set_gate(GateWrite("smtp", 7), entry),
+    "put": lambda store, entry: store.put([new(item_id="one")], audit=entry),
+    "text": lambda store, entry: store.configure(QUEUE, QueueChange(), structs.replace(entry, actor="a\0")),
+}
+
+
+def entry_of(name: str) -> NewEntry:
+    return NewEntry("audit", b"\x00 \xff body", "ada ☃", name, "r-1")
+
+
+async def in_force(world: World) -> dict[str, bool]:
+    """What of WRITES is in force."""
+    tally = await world.store.tally()
+    return {
+        "documents": await world.store.document("plan", "a") is not None,
+        "queue": tally.row(QUEUE).paused,
+        "route": any(row.capacity for row in tally.routes),
+        "gate": await world.store.gate("smtp") is not None,
+        "put": await world.history("one") is not None,
+    }
+
+
+async def reasons(world: World) -> list[str]:
+    return [entry.reason for entry in await world.store.journal("audit")]
 
 
 async def test_journal_gives_back_what_was_appended(world: World) -> None:
@@ -78,3 +127,41 @@ async def test_journal_positions_are_not_reused_after_reopening(world: World) ->
     (following,) = await reopened.append([NewEntry("a", b"2")])
     assert following > last
     assert [entry.body for entry in await reopened.journal("a")] == [b"1", b"2"]
+
+
+# --- with other writes ---
+
+
+async def test_audit_goes_with_the_write(world: World) -> None:
+    other, last = await world.another(), 0
+    for name, write in WRITES.items():
+        world.tick(SECOND)
+        entry = entry_of(name)
+        await write(world.store, entry)
+        (found,) = await other.journal("audit", last)
+        last = found.position
+        assert found == Entry(last, world.clock.now(), "audit", entry.body, "ada ☃", name, "r-1")
+    assert await in_force(world) == {"documents": True, "queue": True, "route": False, "gate": True, "put": True}
+
+
+async def test_audit_says_nothing_of_what_was_refused(world: World) -> None:
+    """Nor of a put that adds nothing."""
+    items = [new(item_id="one"), new(), new(), new()]
+    await world.put(*items)
+    for item in items[2:]:
+        await world.finish(dead(await world.grab(item.id), route="billing"))
+    before = await world.store.tally(), await world.store.find(EVERYTHING)
+    for write in REFUSED.values():
+        with suppress(Conflict, ConfigError):
+            await write(world.store, entry_of("x"))
+    assert (await reasons(world), await world.store.documents("plan"), await world.store.gates()) == ([], (), ())
+    assert (await world.store.tally(), await world.store.find(EVERYTHING)) == before
+
+
+@pytest.mark.parametrize("turns", TURNS)
+async def test_audit_cut_off_is_all_or_none(world: World, turns: int) -> None:
+    """Who did it is known whenever it is done."""
+    for name, write in WRITES.items():
+        if name != "no route":
+            await cut_off(world, write(world.store, entry_of(name)), turns)
+    assert await reasons(world) == [name for name, there in (await in_force(world)).items() if there]
