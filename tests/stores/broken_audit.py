@@ -31,7 +31,7 @@ BUGS: dict[str, Bug] = {
     ),
     "AuditsApart": Bug(
         "a process that is killed between the two writes leaves a change without its entry",
-        ("test_audit_cut_off_is_all_or_none",),
+        ("test_audit_and_its_write_are_one_step_to_those_who_look",),
     ),
     "AuditsTheRefused": Bug(
         "the audit has an act that never happened", ("test_audit_says_nothing_of_what_was_refused",)
