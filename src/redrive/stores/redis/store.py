@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -226,14 +227,11 @@ class RedisStore:
     ) -> PutResult:
         check_not_within(within, "Redis")
         check_new(items)
-        check_entries((audit,))
         session = await self._here()
-
-        async def write(packed: Sequence[NewItem]) -> PutResult:
-            if audit is None:
-                return await session.gather.put(packed)
-            return await put.put(session.run, packed, shelf.args_of(audit))
-
+        write: Callable[[Sequence[NewItem]], Awaitable[PutResult]] = session.gather.put
+        if audit is not None:
+            check_entries((audit,))
+            write = partial(put.put, session.run, audit=shelf.args_of(audit))
         return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:

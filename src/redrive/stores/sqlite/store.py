@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Self, TypeVar
 
 from redrive.core import durations, sizes
@@ -245,10 +245,10 @@ class SqliteStore:
         check_new(items)
         writer = (await self._here()).writer
 
-        async def write(packed: Sequence[NewItem]) -> PutResult:
+        def write(packed: Sequence[NewItem]) -> Awaitable[PutResult]:
             if audit is None:
-                return await writer.accept(PutJob(packed))
-            return await self._write(lambda tx: put.put(tx, packed), audit, done=lambda result: result.added)
+                return writer.accept(PutJob(packed))
+            return self._write(lambda tx: put.put(tx, packed), audit, done=lambda result: result.added)
 
         return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
