@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from redrive import Redrive
+from redrive.app.internals import store_of
 from redrive.cli import queue_prune
 from redrive.cli.exits import Exit
+from redrive.core.verbs import WorkerFacts
 from redrive.office import bulk
+from tests.support.bound import with_app
 from tests.support.cli import here, letters_in
 
 pytestmark = [pytest.mark.usefixtures("on_store"), pytest.mark.slow]
@@ -52,3 +56,14 @@ def test_a_command_is_one_request(
     assert [(one["act"], one["count"], one["entries"]) for one in shown if one["act"] in acts] == [
         (act, 3, 3) for act in acts
     ]
+
+
+def test_several_workers_are_asked_by_one_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def beat(app: Redrive) -> None:
+        for name in ("w-1-abcd", "w-2-efgh"):
+            await store_of(app).beat(name, WorkerFacts(("q",)), 600_000)
+
+    with_app(tmp_path, beat)
+    assert here(capsys, "worker", "drain", "--all", "--yes", "--reason", "x").code == Exit.DONE
+    (line,) = json.loads(here(capsys, "audit", "list", "--json").out)
+    assert (line["act"], line["count"], line["entries"]) == ("worker drain", 2, 2)

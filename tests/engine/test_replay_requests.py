@@ -121,6 +121,8 @@ async def test_a_start_that_is_cancelled_meanwhile_leaves_nothing_reserved(scene
     with pytest.raises(Conflict, match="is cancelled"):
         await start(store, ids, Replay(), Rate(50), Act("ada", WHY, "r-1"))
     assert len((await scene.store.amend(Ids(tuple(ids)), Archive(), Act("a", "b", "c"))).changed) == 4
+    cancelled, started, _ = await Audit(scene.store).requests()
+    assert (cancelled.act, started.request_id, started.acts) == ("replay cancel", "r-1", {"reserve": 4, "unreserve": 4})
 
 
 async def test_a_repeated_act_is_done_once(scene: Scene) -> None:
@@ -181,8 +183,8 @@ async def test_undo_says_what_it_cannot_find(scene: Scene) -> None:
         await scene.replays.undo("r-1", reason="the wrong letters")
 
 
-async def test_a_replay_is_one_line_of_the_audit_for_each_act(scene: Scene) -> None:
-    """Not one for each window, and what could not be sent is in it, too."""
+async def test_a_replay_is_one_line_of_the_audit(scene: Scene) -> None:
+    """Not one for each window or act, and what could not be sent is in it, too."""
     ids = await scene.letters(30)
     twins = [NewItem(one, "p", b"{}", terms=Terms(dedupe=Dedupe("d"))) for one in ("dead", "twin")]
     await scene.store.put(twins[:1])
@@ -191,12 +193,36 @@ async def test_a_replay_is_one_line_of_the_audit_for_each_act(scene: Scene) -> N
     await scene.store.put(twins[1:])
     await scene.start([*ids, "dead"], Rate(50))
     await scene.turns(2_000)
-    lines = await Audit(scene.store).requests()
-    assert {(line.act, line.request_id, len(line.changed)) for line in lines if line.changed} == {
-        ("reserve", "r-1", 31),
-        ("replay", "r-1", 30),
-        ("unreserve", "r-1", 1),
-    }
+    (line,) = await Audit(scene.store).requests()
+    assert (line.act, line.request_id, line.count, set(line.changed)) == ("replay", "r-1", 30, set(ids))
+    assert line.acts == {"replay": 30, "reserve": 31, "unreserve": 1}
     with pytest.raises(Conflict, match="'r-1' is a replay in the background") as refused:
         await replayed_by(scene.store, "r-1")
     assert "redrive replay undo r-1" in (refused.value.hint or "")
+
+
+async def test_each_command_on_a_replay_is_one_line_of_the_audit(scene: Scene) -> None:
+    ids = await scene.letters(30)
+    await scene.start(ids, Rate(50))
+    await scene.turns(400)
+    await scene.replays.set_rate("r-1", "10/s", reason="gently")
+    await scene.replays.pause("r-1", reason="it fails again")
+    await scene.replays.undo("r-1", reason="the wrong letters")
+    await scene.start(ids[:3], Rate(50), "r-2")
+    await scene.replays.cancel("r-2", reason="these as well")
+    lines = await Audit(scene.store).requests()
+    assert [(line.act, line.count, line.acts) for line in lines] == [
+        ("replay", 20, {"replay": 20, "reserve": 30}),
+        ("replay set-rate 10/s", 1, {"replay set-rate 10/s": 1}),
+        ("replay pause", 1, {"replay pause": 1}),
+        ("replay undo", 20, {"replay undo": 1, "recall": 20, "unreserve": 10}),
+        ("reserve", 3, {"reserve": 3}),
+        ("replay cancel", 1, {"replay cancel": 1, "unreserve": 3}),
+    ]
+
+
+async def test_a_recall_finds_its_request_however_much_was_audited_since(scene: Scene) -> None:
+    ids = await scene.letters(2)
+    await scene.store.amend(Ids(tuple(ids)), Replay(), Act("ada", WHY, "ticket-88"))
+    await scene.store.append([NewEntry("audit", b"{}")] * 10_001)
+    assert await replayed_by(scene.store, "ticket-88") == tuple(ids)

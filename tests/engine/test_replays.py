@@ -20,6 +20,7 @@ from redrive.core.select import Ids, Selection
 from redrive.core.verbs import (
     Document,
     DocumentWrite,
+    NewEntry,
 )
 from redrive.engine import replays as engine
 from redrive.engine.receiver_tasks import ReceiverTasks
@@ -108,8 +109,10 @@ async def test_a_leader_that_reads_no_document_before_a_window_would_be_found(sc
         async def documents(self, kind: str) -> tuple[Document, ...]:
             return documents
 
-        async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
-            return await super().write_documents([structs.replace(write, expect=None) for write in writes])
+        async def write_documents(
+            self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+        ) -> tuple[Document, ...]:
+            return await super().write_documents([structs.replace(write, expect=None) for write in writes], audit)
 
     scene.store.__class__ = OfThePast
     await scene.turns(1_000)

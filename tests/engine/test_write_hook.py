@@ -161,9 +161,9 @@ class Watched(SqliteStore):
         super().__init__(path)
         self.asked: list[str] = []
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **how: Any) -> PutResult:
         self.asked.append("put")
-        result = await super().put(items, within)
+        result = await super().put(items, within, **how)
         self.asked.append("is put")
         return result
 

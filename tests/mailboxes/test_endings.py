@@ -33,10 +33,10 @@ class Late(MemoryStore):
         self.asked, self.gone = threading.Event(), asyncio.Event()
         return await super().open()
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **how: Any) -> PutResult:
         self.asked.set()
         await self.gone.wait()
-        return await super().put(items, within)
+        return await super().put(items, within, **how)
 
     async def close(self) -> None:
         await super().close()

@@ -11,17 +11,21 @@ import pytest
 
 from redrive import Redrive
 from redrive.core import chain
+from redrive.core.acts import Act, Change, Replay, Reserve
 from redrive.core.chain import Chain, Seal
 from redrive.core.item import NewItem
-from redrive.core.verbs import DocumentWrite, Entry, QueueChange
+from redrive.core.select import Ids
+from redrive.core.verbs import DocumentWrite, Entry, NewEntry, QueueChange, WorkerFacts
 from redrive.engine import seals
 from redrive.engine.maintainer import Maintainer
 from redrive.events import Events
-from redrive.office.audit import Audit
+from redrive.office.audit import NAMED, Audit
 from redrive.office.bulk import purge
+from redrive.stores.audit import AuditRecord, entry
 from redrive.stores.base import PAGE_LIMIT
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
+from redrive.testing.faults import FaultyStore
 from tests.support.apps import Work, work
 from tests.support.lab import Lab, lab
 
@@ -70,8 +74,91 @@ async def test_a_purge_is_one_request() -> None:
     await store.open()
     await store.put([NewItem(f"i-{number}", "q", b"") for number in range(PAGE_LIMIT + 1)])
     assert await purge(store, "q", "ada", "sent by mistake") == PAGE_LIMIT + 1
-    (line,) = [line for line in await Audit(store).requests() if line.changed]
-    assert (line.act, len(line.changed), line.entries) == ("cancel", PAGE_LIMIT + 1, 2)
+    (line,) = await Audit(store).requests()
+    assert (line.act, line.count, line.entries) == ("cancel", PAGE_LIMIT + 1, 2)
+
+
+async def test_acts_are_audited_in_the_write_that_does_them() -> None:
+    """None has an entry in a write of its own, which a crash could keep from coming."""
+    clock = FakeClock()
+    faulty = FaultyStore(MemoryStore(clock))
+    faulty.fail("append")
+    app = Redrive(faulty, clock=clock, actor="ann", log=False)
+    app.queue("q")
+    app.gate("smtp")
+    app.schedule("nightly", "q", every="1d")
+    async with app:
+        await faulty.beat("w-1-abcd", WorkerFacts(("q",)), 60_000)
+        await app.pause("q", reason="x")
+        await app.resume("q", reason="x")
+        await app.configure("q", max_running=1, reason="x")
+        await app.configure_route("billing", capacity=5, reason="x")
+        await app.open_gate("smtp", reason="x")
+        await app.close_gate("smtp", reason="x")
+        await app.remove_gate("smtp", reason="x")
+        await app.schedules.run("nightly", reason="x")
+        await app.schedules.pause("nightly", reason="x")
+        await app.schedules.resume("nightly", reason="x")
+        await app.schedules.remove("nightly", reason="x")
+        await app.views.save("mine", "queue:q")
+        await app.views.remove("mine")
+        silence = await app.alerts.silence("*", "1h", reason="x")
+        await app.alerts.unsilence(silence.id, reason="x")
+        await app.stop_worker("abcd", reason="x")
+        lines = await app.audit.requests()
+    assert [line.act for line in lines] == [
+        *("pause", "resume", "configure", "configure_route", "gate open", "gate close", "gate remove"),
+        *("schedule run", "schedule pause", "schedule resume", "schedule remove", "view save", "view remove"),
+        *("alert silence", "alert unsilence", "worker drain"),
+    ]
+    assert {(line.actor, line.count, line.entries) for line in lines} == {("ann", 1, 1)}
+
+
+def entry_of(word: str, ids: list[str], request: str, change: Change | None = None) -> NewEntry:
+    return entry(AuditRecord(word, Ids(tuple(ids)), tuple(ids), change), Act("ada", "why", request))
+
+
+@pytest.mark.slow
+async def test_a_request_of_100_000_entries_is_one_line_and_hides_none() -> None:
+    """A replay in the background with a pause in it; and the newest requests do not cost its entries."""
+    clock = FakeClock()
+    store = FaultyStore(MemoryStore(clock))
+    audit = Audit(store)
+    await store.open()
+    ids = [f"i-{number}" for number in range(100_000)]
+    windows = [entry_of("replay", [one], f"r-1.{n}", Replay(reserved="r-1")) for n, one in enumerate(ids)]
+    await store.append([entry_of("archive", ["a"], "r-0"), entry_of("reserve", ids[:1000], "r-1", Reserve("r-1"))])
+    await store.append(windows[:50_000])
+    clock.advance("2h")
+    await store.append([entry_of("note", ["b"], "r-2"), *windows[50_000:]])
+    clock.advance("2h")
+    await store.append([entry_of("note", ["c"], "r-3")])
+    lines = await audit.requests()
+    assert [(line.request_id, line.act, line.count, line.entries) for line in lines] == [
+        ("r-0", "archive", 1, 1),
+        ("r-1", "replay", 100_000, 100_001),
+        ("r-2", "note", 1, 1),
+        ("r-3", "note", 1, 1),
+    ]
+    assert (lines[1].changed, lines[1].acts) == (tuple(ids[:NAMED]), {"replay": 100_000, "reserve": 1000})
+    while await audit.seal():
+        pass
+    before = len(store.calls_of("journal"))
+    assert await audit.requests(1) == lines[3:]
+    assert await audit.requests(since="30m") == lines[3:]
+    assert len(store.calls_of("journal")) - before <= 6
+
+
+async def test_what_comes_an_hour_later_under_the_same_id_is_another_request() -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    await store.open()
+    for number, pause in enumerate(("59m", "59m", "61m", "0s")):
+        await store.append([entry_of("archive", [f"i-{number}"], "ticket-88")])
+        clock.advance(pause)
+    lines = await Audit(store).requests()
+    assert [(line.count, line.changed) for line in lines] == [(3, ("i-0", "i-1", "i-2")), (1, ("i-3",))]
+    assert await Audit(store).requests(1) == lines[1:]
 
 
 async def test_two_who_seal_at_once_leave_one_chain(work: Work) -> None:

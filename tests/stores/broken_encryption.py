@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -52,7 +53,7 @@ class FollowUpsInClear(Bent):
 class GoesByWhatItKnew(Bent):
     """A queue that another process has encrypted meanwhile gets what it always got."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         try:
             async with self._verb() as now:
                 return self._putting.put(items, now)
@@ -95,8 +96,8 @@ class TakesRevisionsInClear(Bent):
 class LeavesResultsUnderTheOldKey(Bent):
     """An operator drops the old key, and results are gone."""
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        await super().rewrite_bodies([one for one in rewrites if one.purpose == "payload"])
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        await super().rewrite_bodies([one for one in rewrites if one.purpose == "payload"], by)
         return len(rewrites)
 
 

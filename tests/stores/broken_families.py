@@ -10,7 +10,7 @@ from msgspec import structs
 
 from redrive.core.families import is_family, look_again
 from redrive.core.item import Instant, NewItem
-from redrive.core.verbs import LeaseRequest, Leases, PutResult, QueueChange
+from redrive.core.verbs import LeaseRequest, Leases, NewEntry, PutResult, QueueChange
 from redrive.stores.memory._turns import Turns
 from redrive.stores.postgres import settings as postgres_settings
 from redrive.stores.sqlite import configure as sqlite_configure
@@ -48,10 +48,10 @@ class PutsUnseen(Bent):
 class ResumesUnseen(Bent):
     """A member that is unpaused is looked at when something is put to it."""
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         look_at, self._table.look_at = self._table.look_at, lambda queue: None  # type: ignore[method-assign] # the bug
         try:
-            await super().configure(queue, change)
+            await super().configure(queue, change, audit)
         finally:
             self._table.look_at = look_at  # type: ignore[method-assign] # as it was
 
@@ -83,7 +83,7 @@ class WaitsForOtherKinds(Bent):
 class HasRoomForAll(Bent):
     """The capacity of the family refuses nothing."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         kept = [(lane, lane.own) for lane in self._table.families.values()]
         for lane, own in kept:
             lane.own = structs.replace(own, capacity=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -202,7 +203,7 @@ class FindsByOffset(Bent):
 class ReencodesPayloads(Bent):
     """JSON in, JSON out: the same for people, not for a signature."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         return await super().put([structs.replace(item, payload=_again(item.payload)) for item in items])
 
 
@@ -235,7 +236,7 @@ class DigestsWhatItKeeps(Bent):
 
 
 class PutsOneByOne(Bent):
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         results = [await super(PutsOneByOne, self).put([item]) for item in items]
         return PutResult(
             tuple(item_id for result in results for item_id in result.added),
@@ -244,7 +245,7 @@ class PutsOneByOne(Bent):
 
 
 class PutOverwrites(Bent):
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         result = await super().put(items)
         for item in items:
             there = self.peek(item.id)
@@ -256,7 +257,7 @@ class PutOverwrites(Bent):
 class SwallowsCommitErrors(Bent):
     """The write failed, the caller was told that it is safe."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         result = await super().put(items)
         for item_id in result.added:
             item = self.peek(item_id)

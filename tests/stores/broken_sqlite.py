@@ -13,7 +13,7 @@ from redrive.core import lanes
 from redrive.core.decide import ToDead
 from redrive.core.item import NewItem
 from redrive.core.lanes import Waiting
-from redrive.core.verbs import LeaseRequest, Leases, Settlement, Verdict
+from redrive.core.verbs import LeaseRequest, Leases, NewEntry, Settlement, Verdict
 from redrive.engine.ids import new_id
 from redrive.stores.sqlite import (
     SqliteStore,
@@ -35,6 +35,7 @@ from redrive.stores.sqlite.lines import Joining
 from redrive.stores.sqlite.memo import BoundMemo
 from redrive.stores.sqlite.rebind import Refusals
 from redrive.stores.sqlite.settle import Lease
+from redrive.stores.sqlite.shelf import append_act
 from redrive.stores.sqlite.tied import ORDER, Tied
 from redrive.stores.sqlite.tx import Kind, Tx
 from redrive.stores.sqlite.writer import Writer
@@ -226,6 +227,13 @@ def _counts_no_result_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "is_sealed", lambda _: True)
 
 
+def _audits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(tx: Tx, entry: NewEntry, change: str) -> int:
+        return append_act(tx, replace(entry, topic="nowhere"), change)
+
+    monkeypatch.setattr(amend, "append_act", append)
+
+
 def _unnumbered(module: Any, name: str, seqs_of: Callable[[Any], list[int]]) -> Patch:
     """What the function changes gets no number: of its arguments the second has them."""
     right = getattr(module, name)
@@ -340,6 +348,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = deliveries + 1,", "set"),)),
     "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and j.change <> '' and false"),)),
+    "AuditsNothing": Plant(patches=(_audits_elsewhere,)),
     "PrunesWithoutATrace": Plant(
         (Edit("prune", "values (?, ?, ?, ?, ?, ?, ?)", "select ?, ?, ?, ?, ?, ?, ? where false"),)
     ),

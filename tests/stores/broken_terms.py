@@ -6,6 +6,7 @@ Peers that have the bug are named.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -153,7 +154,7 @@ class LettersHoldTheirKeys(BentBonds):
 class TwinsOverwrite(Bent):
     """BullMQ `replace`: the newcomer takes the place of whoever waits."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         result = await super().put(items, within)
         for duplicate in result.duplicates:
             holder = self.peek(duplicate.of)
@@ -169,7 +170,7 @@ class ReplaysBesideATwin(Bent):
 
 
 class ForgetsTheWindow(Bent):
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         return await super().put([self._without(item) for item in items], within)
 
     @staticmethod
@@ -304,7 +305,7 @@ def _without_share(want: Want) -> Want:
 class CountsOnlyTheReady(Bent):
     """A queue is full when many wait; what is held or runs is not seen."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         lanes_of = self._table.lanes
         hidden = {name: lane.counts for name, lane in lanes_of.items()}
         for lane in lanes_of.values():

@@ -20,7 +20,7 @@ from tests.stores.planting import Patch
 def puts_one_by_one(store: type) -> Patch:
     right: Any = vars(store)["put"]
 
-    async def put(self: object, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self: object, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         results = [await right(self, [item], within) for item in items]
         added = tuple(item_id for result in results for item_id in result.added)
         return PutResult(added, tuple(item_id for result in results for item_id in result.already))
@@ -31,7 +31,7 @@ def puts_one_by_one(store: type) -> Patch:
 def reencodes_payloads(store: type) -> Patch:
     right: Any = vars(store)["put"]
 
-    async def put(self: object, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self: object, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         result: PutResult = await right(self, [_again(item) for item in items], within)
         return result
 

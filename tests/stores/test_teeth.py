@@ -11,6 +11,7 @@ from redrive.testing.conformance import kinds, kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES
 from tests.stores import broken as b
 from tests.stores import broken_acts as a
+from tests.stores import broken_audit as q
 from tests.stores import broken_changes as n
 from tests.stores import broken_details as p
 from tests.stores import broken_encryption as e
@@ -270,6 +271,7 @@ TEETH = (
     *(Tooth(getattr(a, name), bug.caught_by) for name, bug in a.ACTS.items()),
     *(Tooth(vars(r)[name], bug.caught_by, machine=bug.machine) for name, bug in r.BUGS.items()),
     *(Tooth(vars(v)[name], bug.caught_by) for name, bug in v.BUGS.items()),
+    *(Tooth(vars(q)[name], bug.caught_by) for name, bug in q.BUGS.items()),
     Tooth(o.HoldsTrashFromItsDeath, ("test_trash_is_swept_when_its_time_is_over",), machine=True),
     Tooth(o.TakesInAsTheFileHasThem, ("test_taken_in_letters_wait_for_each_other_in_their_order",)),
     Tooth(o.TakesInOverWhatIsThere, ("test_take_in_of_what_is_there_changes_nothing",), machine=True),
@@ -386,7 +388,7 @@ def test_every_planted_bug_is_in_the_table() -> None:
     """A broken store that nobody runs proves nothing."""
     planted = {
         thing
-        for module in (a, b, d, e, f, k, m, n, o, p, r, t, v)
+        for module in (a, b, d, e, f, k, m, n, o, p, q, r, t, v)
         for thing in vars(module).values()
         if isinstance(thing, type) and issubclass(thing, b.Bent) and thing not in BASES
     }

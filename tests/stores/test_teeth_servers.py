@@ -18,6 +18,7 @@ from redrive.testing.conformance import kinds, kit, wait
 from redrive.testing.conformance.kit import DURABLE, HANDLES, World
 from tests.stores import (
     broken_acts,
+    broken_audit,
     broken_details,
     broken_families,
     broken_postgres,
@@ -41,6 +42,7 @@ from tests.support.stores import SERVERS
 
 BUGS = OF_SERVERS | BONDS | LANES | OFFICE | ENCRYPTION
 BUGS |= broken_recall.BUGS | broken_acts.ACTS | broken_reservations.BUGS | broken_families.BUGS | broken_details.BUGS
+BUGS |= broken_audit.BUGS
 PLANTS: dict[str, Mapping[str, Plant]] = {
     engine: {
         **module.PLANTS,
@@ -49,6 +51,7 @@ PLANTS: dict[str, Mapping[str, Plant]] = {
         **module.OFFICE,
         **broken_recall.PLANTS[engine],
         **broken_acts.PLANTS[engine],
+        **broken_audit.PLANTS[engine],
         **broken_reservations.PLANTS[engine],
         **broken_families.PLANTS[engine],
         **broken_details.PLANTS[engine],

@@ -1,5 +1,6 @@
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,7 @@ async def test_errors_of_the_store_pass_through() -> None:
 
 
 class Liar(MemoryStore):
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **_how: Any) -> PutResult:
         return PutResult(added=(1,))  # type: ignore[arg-type]  # the lie
 
 

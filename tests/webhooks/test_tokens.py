@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from redrive.app.internals import store_of
+from redrive.core.item import NewItem
 from redrive.errors import ConfigError, NotFound
 from redrive.stores.audit import TOPIC
 from redrive.stores.memory import MemoryStore
@@ -112,3 +113,20 @@ async def test_a_token_serves_endpoints_that_hubs_deliver_to(relay: Relay) -> No
     assert caught.value.field == "endpoints"
     with pytest.raises(NotFound):
         await relay.tokens.create("home", ["nothing"])
+
+
+async def test_acts_on_webhooks_are_audited_in_the_write_that_does_them(relay: Relay) -> None:
+    """And are one request each, with all that a deletion cancels."""
+    store = store_of(relay.app)
+    assert isinstance(store, FaultyStore)
+    store.fail("append")
+    token, _ = await relay.tokens.create("home")
+    await relay.tokens.revoke(token.id)
+    await relay.endpoints.create("https://b.example", id="b")
+    await relay.endpoints.mute("b")
+    await store.put([NewItem(one, "webhook:b", b"{}") for one in "xyz"])
+    await relay.endpoints.delete("b")
+    *_, created, revoked, endpoint, muted, deleted = await relay.app.audit.requests()
+    assert (created.act, revoked.act) == ("webhook_token_create", "webhook_token_revoke")
+    assert (endpoint.act, muted.act) == ("webhook_endpoint_create", "webhook_endpoint_muted")
+    assert (deleted.act, deleted.count, deleted.changed) == ("webhook_endpoint_delete", 3, ("b",))

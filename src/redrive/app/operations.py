@@ -136,7 +136,9 @@ class Operating(Lifecycle):
     async def workers(self) -> tuple[WorkerBeat, ...]:
         return await self._parts.check_open().store.workers()
 
-    async def stop_worker(self, worker: str, *, reason: str, at_once: bool = False) -> str:
+    async def stop_worker(
+        self, worker: str, *, reason: str, at_once: bool = False, request_id: str | None = None
+    ) -> str:
         """Ask a worker, wherever it runs, to finish what it has and end; `at_once` to release it. Gives its full name.
 
         By its name, or a prefix that fits one. It hears of it with its next beat, within some ten seconds.
@@ -145,7 +147,7 @@ class Operating(Lifecycle):
         why = check_reason(reason)
         beat = workers.find(await parts.store.workers(), worker)
         order = Order("stop" if at_once else "drain", parts.actor, why, parts.clock.now())
-        await workers.ask_to_end(parts.store, beat, order)
+        await workers.ask_to_end(parts.store, beat, order, request_id or new_id())
         return beat.worker
 
     async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
@@ -160,15 +162,15 @@ class Operating(Lifecycle):
         parts = await self._parts.catch_up()
         why = check_reason(reason)
         await parts.client.check_queue(queue)
-        await parts.store.configure(queue, QueueChange(paused=True, by=parts.actor, reason=why))
-        await office.record(parts.store, "pause", queue, {}, actor=parts.actor, reason=why)
+        change = QueueChange(paused=True, by=parts.actor, reason=why)
+        await parts.store.configure(queue, change, office.settings_entry("pause", queue, {}, self._act(why)))
 
     async def resume(self, queue: str, *, reason: str = "resumed") -> None:
         parts = await self._parts.catch_up()
         why = check_reason(reason)
         await parts.client.check_queue(queue)
-        await parts.store.configure(queue, QueueChange(paused=False))
-        await office.record(parts.store, "resume", queue, {}, actor=parts.actor, reason=why)
+        entry = office.settings_entry("resume", queue, {}, self._act(why))
+        await parts.store.configure(queue, QueueChange(paused=False), entry)
 
     async def configure(self, queue: str, *, reason: str, **settings: Unpack[QueueOptions]) -> None:
         """Change settings of a queue now, for every worker; those that `app.queue` declares. None lifts a limit.
@@ -187,16 +189,14 @@ class Operating(Lifecycle):
         if said.get("gate") not in (None, "", OWN_GATE):
             # One that is not there would hold nothing back.
             await gates.declare_gate(parts.store, said["gate"])
-        await parts.store.configure(queue, change)
-        await office.record(parts.store, "configure", queue, said, actor=parts.actor, reason=why)
+        await parts.store.configure(queue, change, office.settings_entry("configure", queue, said, self._act(why)))
 
     async def configure_route(self, route: str, *, capacity: int | None, reason: str) -> None:
         """How many open letters the route has room for from now on; None for no limit."""
         parts = await self._parts.catch_up()
         name, most, why = check_route(route), office.check_capacity(capacity), check_reason(reason)
-        await parts.store.configure_route(name, most)
-        said = {"capacity": most}
-        await office.record(parts.store, "configure_route", name, said, actor=parts.actor, reason=why)
+        entry = office.settings_entry("configure_route", name, {"capacity": most}, self._act(why))
+        await parts.store.configure_route(name, most, entry)
 
     async def gates(self) -> tuple[GateView, ...]:
         """Every gate: open or closed, since when and why, and when the next probe may run."""
@@ -328,7 +328,10 @@ class Operating(Lifecycle):
         """Encrypt payloads and results anew with the current key, page by page, while work goes on: those with another
         key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key.
         """
-        return await reencrypt_all(self._parts.check_open().store, queue, dry_run=dry_run)
+        store = self._parts.check_open().store
+        ring = store.keyring()
+        act = self._act("encrypted" if ring is None else f"encrypted with key {ring.current}")
+        return await reencrypt_all(store, queue, act, dry_run=dry_run)
 
     async def backup(self, path: str | os.PathLike[str], *, force: bool = False) -> Backup:
         """Copy the whole store, as it is now, into a new file, while work goes on. `force` replaces a file."""

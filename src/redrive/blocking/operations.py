@@ -99,12 +99,13 @@ class Operating(Lifecycle):
     def workers(self) -> tuple[WorkerBeat, ...]:
         return self._bridge.call(self._app.workers)
 
-    def stop_worker(self, worker: str, *, reason: str, at_once: bool = False) -> str:
+    def stop_worker(self, worker: str, *, reason: str, at_once: bool = False, request_id: str | None = None) -> str:
         """Ask a worker, wherever it runs, to finish what it has and end; `at_once` to release it. Gives its full name.
 
         By its name, or a prefix that fits one. It hears of it with its next beat, within some ten seconds.
         """
-        return self._bridge.call(self._app.stop_worker, worker, reason=reason, at_once=at_once)
+        call = self._bridge.call
+        return call(self._app.stop_worker, worker, reason=reason, at_once=at_once, request_id=request_id)
 
     def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
         """For whoever supervises workers on this host: how the process died, for the evidence of what it held.

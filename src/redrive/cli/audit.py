@@ -15,7 +15,7 @@ from redrive.cli.tables import Listing, Shape, list_options, show_list
 from redrive.cli.watch import look, watch_option
 from redrive.core.item import Instant, Millis, short_id
 from redrive.core.redact import redact_text
-from redrive.office.audit import LOOKED_AT, AuditCheck, AuditLine
+from redrive.office.audit import RESERVING_ACTS, AuditCheck, AuditLine
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -40,9 +40,10 @@ Examples:
   redrive audit list --since 1d --json
   redrive audit list --actor ann --limit 20
 
-In a pipe the columns are POSITION AT ACTOR ACT COUNT REASON REQUEST ABOUT, separated by tabs; COUNT is how many items
-or things it changed, ABOUT names some of them. An act on many items is written in several entries: POSITION and AT are
-those of the first.
+In a pipe the columns are POSITION AT ACTOR ACT COUNT REASON REQUEST ABOUT, separated by tabs. COUNT is how many items
+the request changed, or how many things if it changed no item. Of several acts ACT names the main one first, and ABOUT
+names some of what that one changed. A request may have many entries: POSITION and AT are those of the first. In JSON,
+`acts` has the count of each act, and `changed` names the first 1,000.
 """
 ABOUT_VERIFY = """Check that nobody changed, added or removed what was written.
 
@@ -71,9 +72,8 @@ def list_entries(
 ) -> int:
     async def ask(app: Redrive) -> tuple[list[AuditLine], Instant]:
         now = (await app.tally()).at
-        lines = await app.audit.requests(LOOKED_AT)
-        wanted = [each for each in lines if actor in (None, each.actor) and (since is None or each.at >= now - since)]
-        return wanted[-limit:], now
+        within = None if since is None else since / 1000
+        return list(await app.audit.requests(limit, actor=actor, since=within)), now
 
     def draw(found: tuple[list[AuditLine], Instant]) -> None:
         lines, now = found
@@ -98,26 +98,32 @@ def _as_object(line: AuditLine) -> dict[str, Any]:
         "act": line.act,
         "reason": redact_text(line.reason),
         "request_id": line.request_id,
-        "count": len(line.changed),
+        "count": line.count,
+        "acts": line.acts,
         "changed": list(line.changed),
         "detail": line.detail,
         "entries": line.entries,
     }
 
 
-def _about(changed: tuple[str, ...]) -> str:
-    more = len(changed) - SHOWN
-    return " ".join(short_id(one) for one in changed[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+def _about(line: AuditLine) -> str:
+    more = line.acts.get(line.act, 0) - SHOWN
+    return " ".join(short_id(one) for one in line.changed[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _acts(line: AuditLine) -> str:
+    """Without those that go with a replay."""
+    return ", ".join([line.act, *[act for act in line.acts if act not in (line.act, *RESERVING_ACTS)]])
 
 
 def _row(line: AuditLine, now: Instant) -> list[str]:
-    facts = [f"{brief(now - line.at)} ago", line.actor, line.act, str(len(line.changed))]
-    return [*facts, _about(line.changed), redact_text(line.reason)]
+    facts = [f"{brief(now - line.at)} ago", line.actor, _acts(line), str(line.count)]
+    return [*facts, _about(line), redact_text(line.reason)]
 
 
 def _line(line: AuditLine) -> list[str]:
-    facts = [str(line.position), iso(line.at) or MISSING, line.actor, line.act, str(len(line.changed))]
-    return [*facts, redact_text(line.reason), line.request_id or MISSING, _about(line.changed) or MISSING]
+    facts = [str(line.position), iso(line.at) or MISSING, line.actor, _acts(line), str(line.count)]
+    return [*facts, redact_text(line.reason), line.request_id or MISSING, _about(line) or MISSING]
 
 
 @click.command("verify", help=ABOUT_VERIFY, context_settings=HELP_NAMES)

@@ -24,6 +24,7 @@ from redrive.cli.exits import Exit
 from redrive.cli.output import clean, on_terminal, say, write, write_json
 from redrive.core.item import Millis
 from redrive.core.verbs import WorkerBeat
+from redrive.engine.ids import new_id
 from redrive.errors import Conflict
 
 if TYPE_CHECKING:
@@ -137,9 +138,10 @@ async def _choose(app: Redrive, workers: tuple[str, ...]) -> list[str]:
 
 
 async def _ask(app: Redrive, word: str, chosen: list[str], reason: str) -> None:
+    request = new_id()
     for worker in chosen:
         try:
-            await app.stop_worker(worker, reason=reason, at_once=word == "stop")
+            await app.stop_worker(worker, reason=reason, at_once=word == "stop", request_id=request)
         except Conflict:
             continue  # it ended while we were asking
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from redrive.core import codec
 from redrive.core.item import Instant
-from redrive.core.verbs import DocumentWrite, WorkerBeat
+from redrive.core.verbs import DocumentWrite, NewEntry, WorkerBeat
 from redrive.errors import StoreCorrupt
 from redrive.stores.base import Store
 
@@ -32,11 +32,11 @@ class Order(Struct, frozen=True):
     at: Instant
 
 
-async def give(store: Store, workers: Iterable[str], order: Order) -> None:
+async def give(store: Store, workers: Iterable[str], order: Order, audit: NewEntry | None = None) -> None:
     """To all or none of them. A later order replaces one that was not obeyed yet."""
     body = codec.encode(order)
     writes = [DocumentWrite(KIND, worker, body) for worker in workers]
-    await store.write_documents([*await _left_behind(store), *writes])
+    await store.write_documents([*await _left_behind(store), *writes], audit)
 
 
 async def read(store: Store, worker: str) -> Order | None:

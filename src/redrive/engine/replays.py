@@ -30,7 +30,7 @@ from redrive.core.families import family_of, is_family
 from redrive.core.item import Instant, Millis
 from redrive.core.meters import Rate
 from redrive.core.select import And, Ids, Match, Or, Selection
-from redrive.core.verbs import Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite, NewEntry
 from redrive.engine.ids import new_id
 from redrive.engine.store_retry import StoreRetry
 from redrive.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
@@ -302,19 +302,22 @@ class ReplayLeader:
 
     async def _pause(self, known: Document, problem: str) -> None:
         """Its letters stay reserved until an operator has resumed or cancelled it."""
-        await self._rewrite(
-            known, lambda now: replace(now, state="paused", problem=problem) if now.state == "running" else now
-        )
         record = AuditRecord("replay pause", Ids(()), (known.key,))
-        await self._store.append([entry(record, Act(self._owner, problem, new_id()))])
+        await self._rewrite(
+            known,
+            lambda now: replace(now, state="paused", problem=problem) if now.state == "running" else now,
+            entry(record, Act(self._owner, problem, new_id())),
+        )
 
-    async def _rewrite(self, known: Document, change: Callable[[BackgroundReplay], BackgroundReplay]) -> None:
+    async def _rewrite(
+        self, known: Document, change: Callable[[BackgroundReplay], BackgroundReplay], audit: NewEntry | None = None
+    ) -> None:
         """Also of a replay that was cancelled meanwhile."""
         document: Document | None = known
         while document is not None:
             write = DocumentWrite(document.kind, document.key, codec.encode(change(read(document))), document.version)
             try:
-                await self._store.write_documents([write])
+                await self._store.write_documents([write], audit)
             except Conflict:
                 document = await self._store.document(ACTIVE, known.key) or await self._store.document(ENDED, known.key)
             else:

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from redrive.core import codec
 from redrive.core.chain import HEAD, KIND, UNSEALED, Chain, Seal, key_of
-from redrive.core.item import Instant
+from redrive.core.durations import Duration, parse
+from redrive.core.item import Instant, Millis
 from redrive.core.verbs import Document, Entry
 from redrive.engine import seals
 from redrive.errors import StoreCorrupt
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 
-LOOKED_AT = 10_000
-"""Entries among which requests are looked for; the newest."""
-_SKIPPED = re.compile(r"(.+?)\.[0-9]+\.skipped\.[0-9]+", re.DOTALL)
-"""What a window of a replay could not send, see engine.replays."""
+OVER: Millis = 3_600_000
+"""After so long without an entry a request is over. What comes later under its id is another one."""
+NAMED = 1_000
+"""Of what a request changed, so many are named; all are counted."""
+RELEASED = ".released"
+"""Behind the request id of a replay: letters that it reserved when it was over."""
+RESERVING_ACTS = ("reserve", "unreserve")
+THINGS, ITEMS, RESERVING = range(3)
+"""Acts on settings and the like, acts on items, and what goes with a replay; the first is the main act."""
+_OF_REPLAY = re.compile(r"(.+?)(?:\.([0-9]+)(\.skipped\.[0-9]+)?|(\.released))", re.DOTALL)
+"""Request ids of the parts of a replay in the background: a window, what it could not send, what was released."""
 
 
 class AuditCheck(Struct, frozen=True):
@@ -48,8 +55,11 @@ class AuditCheck(Struct, frozen=True):
 
 
 class AuditLine(Struct, frozen=True):
-    """What one request did. An act on many items is written in several `entries`: `position` and `at` are those of the
-    first, `changed` has the items of all.
+    """What one request did. `position` and `at` are those of its first entry.
+
+    `act`, `reason` and `detail` are those of the main act, and `changed` is what that act changed, the first NAMED of
+    it. `acts` are all of them with how much each changed, the main act first. `count`: how many items the request
+    changed, or how many things if it changed no item.
     """
 
     position: int
@@ -61,45 +71,105 @@ class AuditLine(Struct, frozen=True):
     changed: tuple[str, ...] = ()
     detail: Any = None
     entries: int = 1
+    count: int = 0
+    acts: dict[str, int] = {}
 
 
-def by_request(entries: Iterable[Entry]) -> list[AuditLine]:
-    """One line for each act of a request, in the order of their first entries. The windows of a replay in the
-    background are those of its request.
+class _Part(Struct):
+    """What one entry says. `request` is that of all parts of a replay in the background, `window` the number of the
+    part that it is.
     """
-    lines: dict[tuple[object, ...], AuditLine] = {}
-    for entry in entries:
-        line = _line(entry)
-        key = (line.request_id or line.position, line.act, line.actor)
-        first = lines.get(key)
-        if first is None:
-            lines[key] = line
-        else:
-            lines[key] = replace(first, changed=(*first.changed, *line.changed), entries=first.entries + 1)
-    return list(lines.values())
+
+    entry: Entry
+    request: str
+    act: str
+    rank: int
+    changed: tuple[str, ...]
+    count: int
+    detail: Any
+    window: int | None = None
 
 
-def _line(entry: Entry) -> AuditLine:
+def _part(entry: Entry) -> _Part:
     try:
         body = msgspec.json.decode(entry.body, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError):
         body = {}
-    changed, detail = body.get("changed"), body.get("detail")
-    request = entry.request_id
-    if isinstance(detail, dict) and (replay := str(detail.get("reserved") or "")) and request.startswith(f"{replay}."):
-        request = replay
-    elif body.get("change") == "unreserve" and (skipped := _SKIPPED.fullmatch(request)):
-        request = skipped[1]
-    return AuditLine(
-        entry.position,
-        entry.at,
-        entry.actor,
-        str(body.get("change", entry.topic)),
-        entry.reason,
-        request,
-        tuple([str(each) for each in changed]) if isinstance(changed, list) else (),
-        detail or body.get("settings"),
-    )
+    act, found, selection = str(body.get("change", entry.topic)), body.get("changed"), body.get("selection")
+    changed = tuple([str(each) for each in found]) if isinstance(found, list) else ()
+    named = selection.get("ids") if isinstance(selection, dict) else None
+    rank = RESERVING if act in RESERVING_ACTS else ITEMS if named != [] else THINGS
+    # Beside the letters that were replayed, an entry may name the items that they became.
+    count = min(len(changed), len(named)) if named else len(changed)
+    detail = body.get("detail")
+    part = _Part(entry, entry.request_id, act, rank, changed, count, detail or body.get("settings"))
+    of_replay = _OF_REPLAY.fullmatch(entry.request_id)
+    if of_replay is not None:
+        request, window, skipped, released = of_replay.groups()
+        sent = isinstance(detail, dict) and detail.get("reserved") == request
+        if sent or (act == "unreserve" and (skipped or released)):
+            part.request, part.window = request, None if window is None else int(window)
+    return part
+
+
+class _Act:
+    """What a request did by one act. Entries are added newest first."""
+
+    def __init__(self, part: _Part) -> None:
+        self.word, self.rank = part.act, part.rank
+        self.count = 0
+        self.changed: deque[str] = deque(maxlen=NAMED)
+        self._seen: set[str] = set()
+
+    def add(self, part: _Part) -> None:
+        self.position, self.reason, self.detail = part.entry.position, part.entry.reason, part.detail
+        changed, count = part.changed, part.count
+        if self.rank == THINGS:
+            # A write of unknown outcome is repeated with its entry.
+            changed = tuple([each for each in changed if each not in self._seen])
+            self._seen.update(changed[: NAMED - len(self._seen)])
+            count = len(changed)
+        self.changed.extendleft(reversed(changed))
+        self.count += count
+
+
+class _Request:
+    """One request. Entries are added newest first. `window`: the earliest of a replay in the background."""
+
+    def __init__(self) -> None:
+        self.acts: dict[str, _Act] = {}
+        self.entries = 0
+        self.window = 0
+
+    def add(self, part: _Part) -> None:
+        self.request, self.actor = part.request, part.entry.actor
+        self.position, self.at = part.entry.position, part.entry.at
+        self.window = self.window if part.window is None else part.window
+        self.entries += 1
+        if part.act not in self.acts:
+            self.acts[part.act] = _Act(part)
+        self.acts[part.act].add(part)
+
+    def is_whole(self, at: Instant) -> bool:
+        """When all entries since then were added."""
+        return self.window == 0 and self.at - at > OVER
+
+    def line(self) -> AuditLine:
+        acts = sorted(self.acts.values(), key=lambda act: (act.rank, act.position))
+        main = acts[0]
+        return AuditLine(
+            self.position,
+            self.at,
+            self.actor,
+            main.word,
+            main.reason,
+            self.request,
+            tuple(main.changed),
+            main.detail,
+            self.entries,
+            sum([act.count for act in acts if act.rank == ITEMS]) or main.count,
+            {act.word: act.count for act in acts},
+        )
 
 
 class _Fault(Struct, frozen=True):
@@ -118,21 +188,56 @@ class Audit:
 
     async def last(self, limit: int = 100) -> tuple[Entry, ...]:
         """The newest entries, in order."""
-        head = await self._store.document(HEAD, TOPIC)
-        # A journal is read from the front. Positions have few gaps, so the newest begin not far before the last seal.
-        after = 0 if head is None else max(0, codec.decode(head.body, Seal).upto - 2 * limit)
-        newest: deque[Entry] = deque(maxlen=limit)
-        while True:
-            entries = await self._store.journal(TOPIC, after, PAGE_LIMIT)
-            newest.extend(entries)
-            if len(entries) < PAGE_LIMIT:
-                break
-            after = entries[-1].position
-        return tuple(newest)
+        newest: list[Entry] = []
+        upto = await self._end()
+        while upto > 0 and len(newest) < limit:
+            page, upto = await self._page(upto)
+            newest[:0] = page
+        return tuple(newest[max(0, len(newest) - limit) :])
 
-    async def requests(self, limit: int = 100) -> tuple[AuditLine, ...]:
-        """The newest requests among the last LOOKED_AT entries, in order: one line each, whatever they changed."""
-        return tuple(by_request(await self.last(LOOKED_AT))[-limit:])
+    async def requests(
+        self, limit: int = 100, *, actor: str | None = None, since: Duration | None = None
+    ) -> tuple[AuditLine, ...]:
+        """The newest requests in the order in which they began, one line each, however many entries they have.
+
+        `actor`: only those of this one. `since`: only what began within this long. Reads back as far as the requests
+        need, page by page: a request is whole when nothing of it stands in the hour before its first entry, and a
+        replay in the background when its first window was read.
+        """
+        began = 0 if since is None else (await self._store.tally(members=False)).at - parse(since, field="since")
+        found: dict[tuple[str | int, str], _Request] = {}
+        whole: list[AuditLine] = []
+        upto, at = await self._end(), began
+        while upto > 0 and len(whole) < limit and at >= began - OVER:
+            page, upto = await self._page(upto)
+            for entry in reversed(page):
+                if actor in (None, entry.actor):
+                    part = _part(entry)
+                    key = (part.request or entry.position, entry.actor)
+                    if key in found and found[key].is_whole(entry.at):
+                        whole.append(found.pop(key).line())
+                    found.setdefault(key, _Request()).add(part)
+                at = entry.at
+            over = [key for key, request in found.items() if request.is_whole(at)]
+            whole += [found.pop(key).line() for key in over]
+        if upto <= 0:
+            whole += [request.line() for request in found.values()]
+        lines = sorted([line for line in whole if line.at >= began], key=lambda line: line.position)
+        return tuple(lines[max(0, len(lines) - limit) :])
+
+    async def _end(self) -> int:
+        """The position of the last entry; most of them are sealed."""
+        head = await self._store.document(HEAD, TOPIC)
+        upto = 0 if head is None else codec.decode(head.body, Seal).upto
+        while entries := await self._store.journal(TOPIC, upto, PAGE_LIMIT):
+            upto = entries[-1].position
+        return upto
+
+    async def _page(self, upto: int) -> tuple[tuple[Entry, ...], int]:
+        """The entries up to a position, as far as one read reaches, in order; and the position before them."""
+        after = max(0, upto - PAGE_LIMIT)
+        entries = await self._store.journal(TOPIC, after, PAGE_LIMIT)
+        return tuple([entry for entry in entries if entry.position <= upto]), after
 
     async def seal(self) -> Seal | None:
         """Make what is new a part of the chain. Workers do it every minute, and commands when they have acted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from redrive.core.acts import Act
 from redrive.core.item import Item
 from redrive.core.verbs import KeyTally, Reencrypted
 from redrive.errors import EncryptionKeyMissing
@@ -17,13 +18,13 @@ def check_key(store: Store, item: Item) -> None:
         raise EncryptionKeyMissing(item.queue, item.sealed)
 
 
-async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Reencrypted:
+async def reencrypt_all(store: Store, queue: str | None, by: Act, *, dry_run: bool) -> Reencrypted:
     """All pages of it as one, with the payloads of schedules. What comes meanwhile has the current key by itself."""
     rewritten = running = unreadable = 0
     keys: Counter[str] = Counter()
     cursor: str | None = None
     while True:
-        page = await store.reencrypt(cursor=cursor, queue=queue, dry_run=dry_run)
+        page = await store.reencrypt(cursor=cursor, queue=queue, dry_run=dry_run, by=by)
         rewritten += page.rewritten
         running += page.running
         unreadable += page.unreadable
@@ -31,7 +32,7 @@ async def reencrypt_all(store: Store, queue: str | None, *, dry_run: bool) -> Re
             keys[one.key] += one.bodies
         cursor = page.next
         if cursor is None:
-            again, bad, of_schedules = await reencrypt_schedules(store, queue, dry_run=dry_run)
+            again, bad, of_schedules = await reencrypt_schedules(store, queue, by, dry_run=dry_run)
             rewritten, unreadable, keys = rewritten + again, unreadable + bad, keys + of_schedules
             kept = tuple([KeyTally(key, count) for key, count in sorted(keys.items())])
             return Reencrypted(rewritten, running, unreadable, kept)

@@ -110,12 +110,11 @@ async def remove_gate(store: Store, name: str, by: Act) -> None:
     while gate is not None:
         write = g.write(name, gate.version, g.body_of(gate).state, g.GateState(), g.GateConfig(), mark=REMOVED)
         try:
-            await store.set_gate(write)
+            await store.set_gate(write, audit_entry("gate remove", name, by))
         except Conflict:
             gate = await store.gate(name)
-            continue
-        break
-    await store.append([audit_entry("gate remove", name, by)])
+        else:
+            return
 
 
 def check_nothing_behind(name: str, queues: list[str]) -> None:
@@ -130,27 +129,30 @@ async def _by_hand(store: Store, name: str, change: Next, word: str, by: Act) ->
     if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
     now = (await store.tally()).at
-    gate = await _change(store, name, gate, change, now)
-    await store.append([audit_entry(word, name, by)])
-    return _view(gate, now)
+    return _view(await _change(store, name, gate, change, now, audit=audit_entry(word, name, by)), now)
 
 
-async def _change(store: Store, name: str, gate: Gate | None, change: Next, now: Instant) -> Gate:
-    """Workers write the same gate: whoever was first, the change is made to what is there."""
+async def _change(
+    store: Store, name: str, gate: Gate | None, change: Next, now: Instant, *, audit: NewEntry | None = None
+) -> Gate:
+    """Workers write the same gate: whoever was first, the change is made to what is there. What is audited is written
+    also if it changes nothing.
+    """
     while True:
         body = g.body_of(gate)
         after = change(body, now)
-        if gate is not None and (after.config, after.state, body.mark == REMOVED) == (body.config, body.state, False):
+        same = (after.config, after.state, body.mark == REMOVED) == (body.config, body.state, False)
+        if gate is not None and same and audit is None:
             return gate
         expect = 0 if gate is None else gate.version
         try:
-            return await store.set_gate(g.write(name, expect, body.state, after.state, after.config))
+            return await store.set_gate(g.write(name, expect, body.state, after.state, after.config), audit)
         except Conflict:
             gate = await store.gate(name)
 
 
 def audit_entry(word: str, name: str, by: Act) -> NewEntry:
-    """Of an act on something that is no item."""
+    """Of an act on something that is no item, for the write that does it."""
     record = AuditRecord(word, Ids(()), (name,))
     return NewEntry(TOPIC, codec.encode(record), by.actor, by.reason, by.request_id)
 

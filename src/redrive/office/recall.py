@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from shlex import quote
 
+from msgspec import Struct
+
+from redrive.core import codec
 from redrive.core.filters import parse as parse_filter
 from redrive.core.select import And, Match, Selection, ids_of
 from redrive.engine.replays import ACTIVE, ENDED
 from redrive.errors import ConfigError, Conflict, NotFound
-from redrive.office.audit import LOOKED_AT, Audit, by_request
-from redrive.stores.base import Store
+from redrive.stores.audit import TOPIC
+from redrive.stores.base import PAGE_LIMIT, Store
+
+
+class _Record(Struct):
+    """What matters here of an audit entry."""
+
+    change: str = ""
+    changed: tuple[str, ...] = ()
 
 
 def replayed(filter: str) -> Selection:
@@ -23,16 +33,22 @@ def replayed(filter: str) -> Selection:
 
 
 async def replayed_by(store: Store, request_id: str) -> tuple[str, ...]:
-    """The items that a replay with this request id changed, as far as the newest audit entries tell.
+    """The items that a replay with this request id changed, by all of the audit.
 
     Conflict for a replay in the background, which would go on.
     """
     if await store.document(ACTIVE, request_id) or await store.document(ENDED, request_id):
         hint = f"use redrive replay undo {quote(request_id)}, or app.replays.undo"
         raise Conflict(f"{request_id!r} is a replay in the background", hint=hint)
-    entries = [entry for entry in await Audit(store).last(LOOKED_AT) if entry.request_id == request_id]
-    changed = [one for line in by_request(entries) if line.act == "replay" for one in line.changed]
+    changed: dict[str, None] = {}
+    after = 0
+    while entries := await store.journal(TOPIC, after, PAGE_LIMIT):
+        after = entries[-1].position
+        records = [codec.decode(one.body, _Record) for one in entries if one.request_id == request_id]
+        for record in records:
+            if record.change == "replay":
+                changed |= dict.fromkeys(record.changed)
     if not changed:
-        hint = f"redrive audit list shows request ids; the last {LOOKED_AT:,} entries are searched"
+        hint = "redrive audit list shows request ids"
         raise NotFound(f"no replay has the request id {request_id!r}", hint=hint)
-    return tuple(dict.fromkeys(changed))
+    return tuple(changed)

@@ -27,10 +27,11 @@ from redrive.core.rates import RateText
 from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
 from redrive.core.select import And, Ids, Match
-from redrive.core.verbs import Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite, NewEntry
 from redrive.engine.ids import new_id
 from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, ByPayload, letters_of, outcome_of, over, read
 from redrive.errors import Conflict, NotFound
+from redrive.office.audit import RELEASED
 from redrive.office.bites import Bite, amend_in_bites, bites_of, joined
 from redrive.office.gates import audit_entry
 from redrive.office.said import check_reason
@@ -102,20 +103,24 @@ async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amende
         await _change(store, replay_id, lambda now: replace(now, total=now.total + len(done.changed)))
     except Conflict:
         mine = And((Ids(done.changed), letters_of(replay_id)))
-        await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", new_id()))
+        # Not under the request id itself, which has changed these letters already.
+        await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", f"{act.request_id}{RELEASED}"))
         raise
     return done
 
 
 async def _change(
-    store: Store, replay_id: str, change: Callable[[BackgroundReplay], BackgroundReplay]
+    store: Store,
+    replay_id: str,
+    change: Callable[[BackgroundReplay], BackgroundReplay],
+    audit: NewEntry | None = None,
 ) -> BackgroundReplay:
     while True:
         document = await _active(store, replay_id)
         changed = change(read(document))
         writes = [DocumentWrite(ACTIVE, replay_id, codec.encode(changed), document.version)]
         try:
-            await store.write_documents(over(document, changed) if changed.state == "cancelled" else writes)
+            await store.write_documents(over(document, changed) if changed.state == "cancelled" else writes, audit)
         except Conflict:
             continue
         return changed
@@ -175,10 +180,12 @@ class Replays:
 
     async def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """Send no more of its letters; what is left of them is free for other acts."""
+        return await self._cancel("cancel", id, Act(self._actor, check_reason(reason), request_id or new_id()))
+
+    async def _cancel(self, word: str, id: str, act: Act) -> BackgroundReplay:
         replay = await self.get(id)
         if await self._store.document(ACTIVE, id) is not None:
-            replay = await self._act("cancel", id, reason, request_id, lambda now: replace(now, state="cancelled"))
-        act = Act(self._actor, check_reason(reason), request_id or new_id())
+            replay = await self._act(word, id, act.reason, act.request_id, lambda now: replace(now, state="cancelled"))
         while True:
             if not (await self._store.amend(letters_of(id), Unreserve(), act)).changed:
                 return replay
@@ -187,10 +194,10 @@ class Replays:
         """Cancel it, and recall what it has sent and no worker has leased since. Of a replay with `transform` the
         letters have ended: the new items that no worker has leased become letters, with the reason `expired`.
         """
-        await self.cancel(id, reason=reason, request_id=request_id)
-        replay = await self._cancelled(id)
+        act = Act(self._actor, check_reason(reason), request_id or new_id())
+        await self._cancel("undo", id, act)
+        replay = await self._cancelled(id, act)
         sent = (await outcome_of(self._store, replay)).sent
-        act = Act(self._actor, check_reason(reason), request_id or f"{id}.undo.{new_id()}")
         made = replay.by_payload is not None and replay.by_payload.transform
         done = await (self._expire(sent, act) if made else amend_in_bites(self._store, bites_of(sent, Recall()), act))
         if len(sent) < replay.sent:
@@ -205,7 +212,7 @@ class Replays:
         left = dict.fromkeys(sent).keys() - {*done.changed, *done.already, *[one.id for one in done.skipped]}
         return replace(done, skipped=(*done.skipped, *[Skipped(one, *LEASED_SINCE) for one in sorted(left)]))
 
-    async def _cancelled(self, replay_id: str) -> BackgroundReplay:
+    async def _cancelled(self, replay_id: str, act: Act) -> BackgroundReplay:
         """One that was done is cancelled, too: what is recalled is not sent again by a repeated request."""
         while True:
             document = await self._store.document(ENDED, replay_id)
@@ -214,7 +221,7 @@ class Replays:
             replay = replace(read(document), state="cancelled")
             write = DocumentWrite(ENDED, replay_id, codec.encode(replay), document.version)
             with suppress(Conflict):
-                await self._store.write_documents([write])
+                await self._store.write_documents([write], audit_entry("replay undo", replay_id, act))
                 return replay
 
     async def _act(
@@ -236,9 +243,7 @@ class Replays:
                 raise Conflict(f"replay {replay_id} is still reserving its letters", hint="cancel it, or wait")
             return replace(change(now), requests=(*now.requests, mark)[-REQUESTS:])
 
-        changed = await _change(self._store, replay_id, allowed)
-        await self._store.append([audit_entry(f"replay {word}", replay_id, act)])
-        return changed
+        return await _change(self._store, replay_id, allowed, audit_entry(f"replay {word}", replay_id, act))
 
 
 def _newest_first(replays: builtins.list[BackgroundReplay]) -> builtins.list[BackgroundReplay]:

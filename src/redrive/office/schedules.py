@@ -26,7 +26,7 @@ from redrive.core.schedule import (
     next_tick,
     tick_id,
 )
-from redrive.core.verbs import Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite, NewEntry
 from redrive.engine.ids import new_id
 from redrive.engine.schedule import ready
 from redrive.engine.schedule_payloads import encrypted_queues, opened, sealed, shown
@@ -120,12 +120,9 @@ class Schedules:
         by = self._act(reason, actor)
         while True:
             document = await self._document(name)
-            try:
-                await _write(self._store, [DocumentWrite(KIND, name, None, document.version)])
-            except Conflict:
-                continue
-            break
-        await self._store.append([audit_entry("schedule remove", name, by)])
+            with suppress(Conflict):
+                write = DocumentWrite(KIND, name, None, document.version)
+                return await _write(self._store, [write], audit_entry("schedule remove", name, by))
 
     async def run(self, name: str, *, reason: str, actor: str | None = None) -> str:
         """Once more, now, besides its ticks and also while it is paused. The id of the item."""
@@ -141,11 +138,10 @@ class Schedules:
             kind=schedule.kind,
             release=self._release,
         )
-        result = await self._store.put([item])
+        result = await self._store.put([item], audit=audit_entry("schedule run", name, by))
         if result.duplicates:
             held = result.duplicates[0].of
             raise Conflict(f"schedule {name!r} runs already: its dedupe key is held by {held}", hint="wait for it")
-        await self._store.append([audit_entry("schedule run", name, by)])
         return item_id
 
     async def _change(
@@ -157,12 +153,10 @@ class Schedules:
             kept = codec.decode(document.body, Kept)
             await ready([kept.schedule])
             kept = change(kept, now, dealt)
-            try:
-                await _write(self._store, [DocumentWrite(KIND, name, codec.encode(kept), document.version)])
-            except Conflict:
-                continue
-            await self._store.append([audit_entry(word, name, by)])
-            return self._view(kept, now, dealt)
+            with suppress(Conflict):
+                write = DocumentWrite(KIND, name, codec.encode(kept), document.version)
+                await _write(self._store, [write], audit_entry(word, name, by))
+                return self._view(kept, now, dealt)
 
     def _view(self, kept: Kept, now: Instant, dealt: Instant) -> ScheduleView:
         return _view(replace(kept, schedule=shown(kept.schedule, self._store.keyring())), now, dealt)
@@ -208,7 +202,9 @@ async def _there(store: Store, schedules: Sequence[Schedule]) -> dict[str, Docum
     return {document.key: document for document in found if document is not None}
 
 
-async def reencrypt_schedules(store: Store, queue: str | None, *, dry_run: bool) -> tuple[int, int, Counter[str]]:
+async def reencrypt_schedules(
+    store: Store, queue: str | None, by: Act, *, dry_run: bool
+) -> tuple[int, int, Counter[str]]:
     """As `reencrypt` does for items: how many have the current key now, do not decrypt, and have which key."""
     documents = await store.documents(KIND)
     found = [(document, codec.decode(document.body, Kept)) for document in documents]
@@ -230,7 +226,8 @@ async def reencrypt_schedules(store: Store, queue: str | None, *, dry_run: bool)
             else:
                 after = codec.encode(replace(kept, schedule=sealed(whole, ring)))
                 with suppress(Conflict):  # it was changed just now: whoever did it has encrypted it
-                    await _write(store, [DocumentWrite(KIND, document.key, after, document.version)])
+                    write = DocumentWrite(KIND, document.key, after, document.version)
+                    await _write(store, [write], audit_entry("reencrypt", document.key, by))
                     key, rewritten = ring.current, rewritten + 1
         keys[key] += 1
     return rewritten, unreadable, keys
@@ -258,10 +255,10 @@ async def _differing(
     return writes
 
 
-async def _write(store: Store, writes: Sequence[DocumentWrite]) -> None:
+async def _write(store: Store, writes: Sequence[DocumentWrite], audit: NewEntry | None = None) -> None:
     """With the document that tells schedulers to look again."""
     if writes:
-        await store.write_documents([*writes, DocumentWrite(CLOCK, CHANGES, b"{}")])
+        await store.write_documents([*writes, DocumentWrite(CLOCK, CHANGES, b"{}")], audit)
 
 
 def _last(kept: Kept, now: Instant, dealt: Instant) -> Instant | None:

@@ -1,4 +1,4 @@
-"""Settings of queues and routes as people say them, checked, and written with an entry in the audit."""
+"""Settings of queues and routes as people say them, checked, and the audit entries of their changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from redrive.core.rates import RateText
 from redrive.core.select import Ids
 from redrive.core.verbs import SAYABLE, SETTINGS, NewEntry, QueueChange
 from redrive.engine.asks import empty_policy, one_of
-from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import Store
@@ -132,10 +131,10 @@ def check_name(name: object, field: str) -> str:
     return name
 
 
-async def record(store: Store, change: str, name: str, settings: dict[str, Any], *, actor: str, reason: str) -> None:
-    act = Act(actor, reason, new_id())
+def settings_entry(change: str, name: str, settings: dict[str, Any], by: Act) -> NewEntry:
+    """For the write that makes the change."""
     body = codec.encode(SettingsRecord(change, Ids(()), (name,), settings))
-    await store.append([NewEntry(TOPIC, body, act.actor, act.reason, act.request_id)])
+    return NewEntry(TOPIC, body, by.actor, by.reason, by.request_id)
 
 
 def _count(value: object, field: str) -> int | None:

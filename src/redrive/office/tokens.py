@@ -11,11 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.item import Instant
 from redrive.core.quantity import shown
 from redrive.core.verbs import DocumentWrite
+from redrive.engine.ids import new_id
 from redrive.errors import Conflict, NotFound
-from redrive.office.settings import check_name, record
+from redrive.office.settings import check_name, settings_entry
 from redrive.stores.base import Store
 
 
@@ -72,9 +74,9 @@ class Tokens:
         return token if token is not None and hmac.compare_digest(token.hash, _hash(secret)) else None
 
     async def _write(self, token: Token, expect: int, act: str, reason: str) -> None:
-        await self._store.write_documents([DocumentWrite(self._kind, token.id, codec.encode(token), expect)])
         change, settings = f"{self._kind.replace('.', '_')}_{act}", {"name": token.name, "scopes": list(token.scopes)}
-        await record(self._store, change, token.id, settings, actor=self._actor, reason=reason)
+        entry = settings_entry(change, token.id, settings, Act(self._actor, reason, new_id()))
+        await self._store.write_documents([DocumentWrite(self._kind, token.id, codec.encode(token), expect)], entry)
 
 
 def _hash(secret: str) -> str:

@@ -11,7 +11,7 @@ from redrive.core import codec
 from redrive.core.acts import Act
 from redrive.core.filters import parse
 from redrive.core.item import Instant
-from redrive.core.verbs import Document, DocumentWrite
+from redrive.core.verbs import Document, DocumentWrite, NewEntry
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.gates import audit_entry
@@ -49,8 +49,8 @@ class Views:
             raise Conflict(f"there is a view {name!r} already: {view.filter}", hint="replace it, or take another name")
         view = View(name, filter, self._actor, (await self._store.tally()).at)
         expect = 0 if there is None else there.version
-        await self._store.write_documents([DocumentWrite(KIND, name, codec.encode(view), expect)])
-        await self._note("view save", name, filter)
+        write = DocumentWrite(KIND, name, codec.encode(view), expect)
+        await self._store.write_documents([write], self._entry("view save", name, filter))
         return view
 
     async def list(self) -> tuple[View, ...]:
@@ -69,11 +69,11 @@ class Views:
     async def remove(self, name: str) -> None:
         """The letters it showed stay as they are. Raises NotFound."""
         view = await self.get(name)
-        await self._store.write_documents([DocumentWrite(KIND, view.name, None)])
-        await self._note("view remove", view.name, view.filter)
+        entry = self._entry("view remove", view.name, view.filter)
+        await self._store.write_documents([DocumentWrite(KIND, view.name, None)], entry)
 
-    async def _note(self, word: str, name: str, filter: str) -> None:
-        await self._store.append([audit_entry(word, name, Act(self._actor, filter, new_id()))])
+    def _entry(self, word: str, name: str, filter: str) -> NewEntry:
+        return audit_entry(word, name, Act(self._actor, filter, new_id()))
 
 
 def _check_name(name: object) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from redrive.core.acts import Act
 from redrive.core.verbs import WorkerBeat
 from redrive.engine import orders
 from redrive.engine.orders import Order, can_hear
 from redrive.errors import Conflict, NotFound
-from redrive.office.settings import record
+from redrive.office.gates import audit_entry
 from redrive.stores.base import Store
 
 SHOWN = 3
@@ -37,11 +38,11 @@ def check_can_hear(beat: WorkerBeat) -> None:
         raise Conflict(f"{beat.worker} cannot be asked: {how}", hint="see redrive worker list --all")
 
 
-async def ask_to_end(store: Store, beat: WorkerBeat, order: Order) -> None:
-    """Conflict if it cannot hear any more. With an audit entry."""
+async def ask_to_end(store: Store, beat: WorkerBeat, order: Order, request_id: str) -> None:
+    """Conflict if it cannot hear any more."""
     check_can_hear(beat)
-    await orders.give(store, [beat.worker], order)
-    await record(store, f"worker {order.word}", beat.worker, {}, actor=order.by, reason=order.reason)
+    act = Act(order.by, order.reason, request_id)
+    await orders.give(store, [beat.worker], order, audit_entry(f"worker {order.word}", beat.worker, act))
 
 
 def _fits(worker: str, text: str) -> bool:

@@ -90,7 +90,9 @@ class Store(Protocol):
     def keyring(self) -> Keyring | None:
         """What `use_keys` was given last."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
         """All or none. An id that exists is left as it is and reported in `already`.
 
         When it returns, the items are durable to the level of `info().durability`. Puts declare their queues. The id of
@@ -111,6 +113,9 @@ class Store(Protocol):
 
         `within` is the caller's own connection to the same database: the items become real when its transaction
         commits, and were never there if it does not. ConfigError where the engine has no transactions to join.
+
+        `audit`: the journal entry of an operator's put, in the same write, and only if an item is added. ConfigError
+        together with `within`.
         """
 
     async def lease(self, request: LeaseRequest) -> Leases:
@@ -318,7 +323,7 @@ class Store(Protocol):
 
     async def tombstone(self, item_id: str) -> Tombstone | None: ...
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         """Declare a queue and change its settings, visible to every worker at its next lease.
 
         ConfigError for a limit below 1, a capacity below what the queue holds, an unknown order. A new rate begins
@@ -327,9 +332,12 @@ class Store(Protocol):
         A pattern (`webhook:*`) declares a family, to which every queue with such a name belongs, before and after.
         ConfigError for another name that ends in `:*`, and for the gate `*` of a queue that is no family. `put` refuses
         items for a pattern, and QueueFull names the family when its capacity is reached.
+
+        `audit`, here and where else it is a parameter: a journal entry that is written with the change, in the same
+        write. What is refused leaves none.
         """
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
         """How many open letters a route has room for; None for no limit. ConfigError if it has more already."""
 
     async def settings(self, queue: str) -> QueueSettings:
@@ -338,7 +346,7 @@ class Store(Protocol):
         Of a member of a declared family, as core.families.member_settings gives them; `tally` has its own.
         """
 
-    async def set_gate(self, write: GateWrite) -> Gate:
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
         """Compare and set: Conflict if the version is not the expected one. What leases spent goes on, unless `shut`
         empties the meter. Wakes those who wait for queues behind it.
         """
@@ -357,13 +365,20 @@ class Store(Protocol):
         """
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
         """Of the next `limit` items in the order of enqueue, encrypt payloads and results anew with the current key:
         those with another key, and those in clear of a queue that is encrypted. What they say never changes.
 
         Each body is replaced only if it is still what was read. Those of items that run are left, and so are those that
         do not decrypt. `queue`: of that one only. `dry_run`: counts, and needs no keys. ConfigError without keys.
+        `by`: who does it; the items that have a new body are in an audit entry `reencrypt`, in the same write.
         """
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
@@ -396,7 +411,9 @@ class Store(Protocol):
     async def documents(self, kind: str) -> tuple[Document, ...]:
         """All of a kind, ordered by key."""
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
         """All or none; Conflict if an expected version is not the current one. Versions count from 1 and never repeat.
 
         Returns the documents as they are now, without the deleted ones.

@@ -190,8 +190,7 @@ def check_letter_settlements(settlements: Sequence[Settlement]) -> None:
             raise ConfigError(f"only a letter that is over has any (item {one.id})", field="follow_ups", hint=hint)
         if one.follow_ups:
             check_follow_ups(one.follow_ups)
-        if one.audit is not None:
-            check_entries((one.audit,))
+        check_entries((one.audit,))
 
 
 def check_dedupe(dedupe: Dedupe) -> None:
@@ -438,10 +437,11 @@ def check_gate(write: GateWrite) -> None:
             raise ConfigError(f"must be between 1 and {durations.MAX * 1000}, not {value}", field=field)
 
 
-def check_entries(entries: Iterable[NewEntry]) -> None:
+def check_entries(entries: Iterable[NewEntry | None]) -> None:
     for entry in entries:
-        check_text("topic", entry.topic)
-        check_act(Act(entry.actor, entry.reason, entry.request_id))
+        if entry is not None:
+            check_text("topic", entry.topic)
+            check_act(Act(entry.actor, entry.reason, entry.request_id))
 
 
 def check_writes(writes: Iterable[DocumentWrite]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from redrive.core.acts import Act
 from redrive.core.item import History, Item
-from redrive.core.select import EVERYTHING, Match, Selection
+from redrive.core.select import EVERYTHING, Ids, Match, Selection
 from redrive.core.states import State
 from redrive.core.verbs import KeyTally, Page, Reencrypted, Tally
 from redrive.errors import ConfigError, NotFound, StoreError
 from redrive.stores.aside import aside
+from redrive.stores.audit import AuditRecord
 from redrive.stores.bodies import Bodies, as_stored
+from redrive.stores.checks import check_act
 from redrive.stores.key_checks import Documents
 from redrive.stores.keyring import Keyring, Purpose
 from redrive.stores.packing import Packed, is_sealed, key_id_of
@@ -38,8 +41,8 @@ class Rewritable(Documents, Protocol):
 
     async def tally(self) -> Tally: ...
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        """In one write, those of them whose old body is still there; how many they were."""
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        """In one write, those of them whose old body is still there, with the audit entry; how many they were."""
 
 
 class _Look:
@@ -87,6 +90,11 @@ def _bodies_of(history: History) -> Iterator[tuple[bytes, Purpose, int | None]]:
             yield one.payload, "payload", one.number
 
 
+def record_of(ids: Iterable[str]) -> AuditRecord:
+    """Of the items of these bodies."""
+    return AuditRecord("reencrypt", Ids(()), tuple(dict.fromkeys(ids)))
+
+
 async def _histories(store: Rewritable, items: Sequence[Item]) -> list[History]:
     """Of those that were edited, with their earlier payloads."""
     found: list[History] = []
@@ -97,8 +105,17 @@ async def _histories(store: Rewritable, items: Sequence[Item]) -> list[History]:
 
 
 async def reencrypt(
-    store: Rewritable, bodies: Bodies, limit: int, cursor: str | None, queue: str | None, *, dry_run: bool
+    store: Rewritable,
+    bodies: Bodies,
+    limit: int,
+    cursor: str | None,
+    queue: str | None,
+    *,
+    dry_run: bool,
+    by: Act | None,
 ) -> Reencrypted:
+    if by is not None:
+        check_act(by)
     ring = None if dry_run else bodies.keyring
     if ring is None and not dry_run:
         hint = "give this process the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS"
@@ -111,7 +128,7 @@ async def reencrypt(
     look = _Look(bodies, encrypted)
     histories = await _histories(store, page.items)
     await aside(lambda: look.at(histories, ring))
-    done = await store.rewrite_bodies(look.rewrites) if look.rewrites else 0
+    done = await store.rewrite_bodies(look.rewrites, by) if look.rewrites else 0
     if ring is not None and done == len(look.rewrites):
         for one in look.rewrites:
             look.keys[key_id_of(one.old) if is_sealed(one.old) else ""] -= 1

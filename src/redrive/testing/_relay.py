@@ -77,7 +77,11 @@ class Relay(ABC):
     def keyring(self) -> Keyring | None:
         return self.store.keyring()
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
+        if audit is not None:
+            return await self.relay(self.store.put, items, within, audit=audit)
         if within is not None:
             return await self.relay(self.store.put, items, within)
         return await self.relay(self.store.put, items)
@@ -145,17 +149,17 @@ class Relay(ABC):
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await self.relay(self.store.tombstone, item_id)
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
-        await self.relay(self.store.configure, queue, change)
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
+        await self.relay(self.store.configure, queue, change, audit)
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
-        await self.relay(self.store.configure_route, route, capacity)
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
+        await self.relay(self.store.configure_route, route, capacity, audit)
 
     async def settings(self, queue: str) -> QueueSettings:
         return await self.relay(self.store.settings, queue)
 
-    async def set_gate(self, write: GateWrite) -> Gate:
-        return await self.relay(self.store.set_gate, write)
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
+        return await self.relay(self.store.set_gate, write, audit)
 
     async def gates(self) -> tuple[Gate, ...]:
         return await self.relay(self.store.gates)
@@ -167,9 +171,15 @@ class Relay(ABC):
         return await self.relay(self.store.sweep, limit, by, cursor)
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
-        return await self.relay(self.store.reencrypt, limit, cursor, queue=queue, dry_run=dry_run)
+        return await self.relay(self.store.reencrypt, limit, cursor, queue=queue, dry_run=dry_run, by=by)
 
     async def beat(self, worker: str, facts: WorkerFacts, ttl: Millis) -> None:
         await self.relay(self.store.beat, worker, facts, ttl)
@@ -194,8 +204,10 @@ class Relay(ABC):
     async def documents(self, kind: str) -> tuple[Document, ...]:
         return await self.relay(self.store.documents, kind)
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
-        return await self.relay(self.store.write_documents, writes)
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
+        return await self.relay(self.store.write_documents, writes, audit)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
         return await self.relay(self.store.append, entries)

@@ -19,7 +19,7 @@ from redrive import blocking
 from redrive.app import Redrive
 from redrive.app.internals import parts_of
 from redrive.core.item import NewItem
-from redrive.core.verbs import PutResult
+from redrive.core.verbs import NewEntry, PutResult
 from redrive.errors import ConfigError
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
@@ -60,9 +60,15 @@ class _Lasting(Relay):
     async def close(self) -> None:
         parts_of(self._app).state = "new"
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:  # noqa: ARG002
+    async def put(
+        self,
+        items: Sequence[NewItem],
+        within: object | None = None,  # noqa: ARG002
+        *,
+        audit: NewEntry | None = None,
+    ) -> PutResult:
         """A store in memory has no transaction to join: what a program enqueues within its own is there at once."""
-        return await self.store.put(items)
+        return await self.store.put(items, audit=audit)
 
     async def relay(self, verb: Callable[P, Awaitable[Answer]], *args: P.args, **kwargs: P.kwargs) -> Answer:
         return await verb(*args, **kwargs)

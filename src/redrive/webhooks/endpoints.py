@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from redrive import Keyring, Redrive
 from redrive.app.internals import PAGE_LIMIT, clock_of, parts_of, store_of
 from redrive.core import codec, durations, rates
+from redrive.core.acts import Act
 from redrive.core.durations import Duration
 from redrive.core.filters import parse as parse_filter
 from redrive.core.gate import gate_config
 from redrive.core.instants import moment
 from redrive.core.item import Instant, Millis
 from redrive.core.quantity import shown
-from redrive.core.verbs import DocumentWrite, QueueChange
+from redrive.core.verbs import DocumentWrite, NewEntry, QueueChange
 from redrive.engine.ids import new_id
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.net.guard import Guard
@@ -30,7 +31,7 @@ from redrive.net.urls import check_http_url
 from redrive.net.verification import Verification
 from redrive.office.doors import mark
 from redrive.office.gates import declare_gate
-from redrive.office.settings import record
+from redrive.office.settings import settings_entry
 from redrive.webhooks.endpoint_options import VERIFYING, EndpointOptions, check_options, verification_of
 from redrive.webhooks.model import DAY, ENDPOINT, FAMILIES, STATUSES, Endpoint, EndpointStatus, Via
 
@@ -105,11 +106,10 @@ class Endpoints:
             secrets = replace(secrets, signing=((made, None),))
         endpoint = self._sealed(endpoint, secrets)
         try:
-            await self._write(endpoint, expect=0)
+            await self._write(endpoint, 0, self._entry("create", endpoint, self._act("created")))
         except Conflict:
             hint = f"update it with endpoints.update({name!r}, ...), or choose another id"
             raise Conflict(f"endpoint {name} exists already", hint=hint) from None
-        await self._record("create", endpoint, "created")
         await self._apply(name)
         return NewEndpoint(endpoint, made and verifying_key(made))
 
@@ -158,16 +158,15 @@ class Endpoints:
 
     async def delete(self, id: str, *, reason: str = "deleted") -> None:
         """What waits is cancelled. Failed and dead webhooks stay as letters until somebody resolves them."""
-        endpoint, store = await self.get(id), store_of(self._app)
-        await store.configure(endpoint.queue, QueueChange(paused=True, by=parts_of(self._app).actor, reason=reason))
+        endpoint, store, act = await self.get(id), store_of(self._app), self._act(reason)
+        await store.configure(endpoint.queue, QueueChange(paused=True, by=act.actor, reason=reason))
         waiting, why = parse_filter(f"queue:{endpoint.queue} state:ready"), f"endpoint {id} was deleted: {reason}"
         while ids := (await store.ids(waiting, PAGE_LIMIT)).ids:
-            if not (await self._app.cancel(ids, reason=why)).changed:
+            if not (await self._app.cancel(ids, reason=why, request_id=act.request_id)).changed:
                 break
-        await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None)])
+        await store.write_documents([DocumentWrite(ENDPOINT, endpoint.id, None)], self._entry("delete", endpoint, act))
         self._forget(endpoint.id)
         await store.configure(endpoint.queue, QueueChange(paused=False))  # what still comes becomes a letter
-        await self._record("delete", endpoint, reason)
 
     async def rotate_secret(self, id: str, *, overlap: Duration = "24h", secret: str | None = None) -> str:
         """A new secret for signing, or `secret`, which another system had. The ones before sign as well until `overlap`
@@ -289,10 +288,9 @@ class Endpoints:
             raise NotFound(f"no endpoint {shown(id)}", hint=hint)
         return codec.decode(document.body, Endpoint), document.version
 
-    async def _write(self, endpoint: Endpoint, *, expect: int) -> None:
-        await store_of(self._app).write_documents(
-            [DocumentWrite(ENDPOINT, endpoint.id, codec.encode(endpoint), expect)]
-        )
+    async def _write(self, endpoint: Endpoint, expect: int, audit: NewEntry | None) -> None:
+        write = DocumentWrite(ENDPOINT, endpoint.id, codec.encode(endpoint), expect)
+        await store_of(self._app).write_documents([write], audit)
         self._forget(endpoint.id)
 
     async def _change(self, id: str, change: Change, word: str = "", reason: str = "") -> Endpoint:
@@ -304,13 +302,9 @@ class Endpoints:
             changed = change(endpoint, clock_of(self._app).now())
             if changed == endpoint:
                 return endpoint
-            try:
-                await self._write(changed, expect=version)
-            except Conflict:
-                continue
-            if word:
-                await self._record(word, changed, reason)
-            return changed
+            with suppress(Conflict):
+                await self._write(changed, version, self._entry(word, changed, self._act(reason)) if word else None)
+                return changed
 
     async def _set_status(self, id: str, status: EndpointStatus, reason: str) -> Endpoint:
         def change(endpoint: Endpoint, now: Instant) -> Endpoint:
@@ -357,9 +351,11 @@ class Endpoints:
             if (await self._read(id))[1] == version:
                 return
 
-    async def _record(self, word: str, endpoint: Endpoint, reason: str) -> None:
-        change, actor = f"webhook_endpoint_{word}", parts_of(self._app).actor
-        await record(store_of(self._app), change, endpoint.id, {"url": endpoint.url}, actor=actor, reason=reason)
+    def _act(self, reason: str) -> Act:
+        return Act(parts_of(self._app).actor, reason, new_id())
+
+    def _entry(self, word: str, endpoint: Endpoint, act: Act) -> NewEntry:
+        return settings_entry(f"webhook_endpoint_{word}", endpoint.id, {"url": endpoint.url}, act)
 
     def _forget(self, id: str) -> None:
         self._cache.pop(id, None)

@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -48,10 +49,10 @@ class Honest(Relay):
 class Forgetful(Honest):
     """Accepts some items and writes nothing: an answer before the commit."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **how: Any) -> PutResult:
         if items[0].id == "item-03":
             return PutResult(tuple(item.id for item in items))
-        return await super().put(items, within)
+        return await super().put(items, within, **how)
 
 
 class Silent(Honest):
@@ -111,8 +112,8 @@ class Optimist(Changing):
 class Skewed(Changing):
     """Due times by the worker's own clock, which is an hour slow."""
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
-        return await super().put([replace(item, delay=max(0, item.delay - HOUR)) for item in items], within)
+    async def put(self, items: Sequence[NewItem], within: object | None = None, **how: Any) -> PutResult:
+        return await super().put([replace(item, delay=max(0, item.delay - HOUR)) for item in items], within, **how)
 
     def change(self, one: Settlement) -> Settlement:
         if isinstance(one.decision, ToReady):

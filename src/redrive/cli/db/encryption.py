@@ -49,7 +49,7 @@ def keys(*, queue: str | None, as_json: bool, store: str) -> None:
 @store_option
 @verbose_option
 def reencrypt(*, queue: str | None, as_json: bool, store: str) -> None:
-    found = visit(store, lambda app: app.reencrypt(queue))
+    found = visit(store, lambda app: app.reencrypt(queue), acts=True)
     _show(found, as_json=as_json)
     running = f"; {found.running:,} belong to running items and were left" if found.running else ""
     unreadable = f"; {found.unreadable:,} do not decrypt and were left" if found.unreadable else ""

@@ -200,10 +200,9 @@ class Alerts:
         return builtins.list(await store.documents(KIND)), (await store.tally(members=False)).at
 
     async def _write(self, word: str, silence: Silence, body: bytes | None, reason: str) -> None:
-        store, by = self._parts.store, Act(self._parts.actor, reason, new_id())
-        await store.write_documents([DocumentWrite(KIND, f"{SILENCE}{silence.id}", body)])
-        about = f"{silence.rule} {silence.queue}".rstrip()
-        await store.append([audit_entry(word, about, by)])
+        about, by = f"{silence.rule} {silence.queue}".rstrip(), Act(self._parts.actor, reason, new_id())
+        write = DocumentWrite(KIND, f"{SILENCE}{silence.id}", body)
+        await self._parts.store.write_documents([write], audit_entry(word, about, by))
 
 
 def _silences(documents: Sequence[Document]) -> list[Silence]:

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- configure: declares a queue and changes its settings.
 -- Inputs:    the queue; its settings as they were read, or empty; as they are to be; "1" to begin its rate anew; "1" to free
---            those that its limit per key holds; its capacity, or empty
+--            those that its limit per key holds; its capacity, or empty; the audit entry, if there is one: topic; meta; body
 -- Outputs:   1; 0 if they are others by now; or what it holds, in a list, if that is more than the capacity. Then nothing was
 --            changed
 -- Atomicity: one script
--- Uses: ledger lines ties binding declaring(limits ranks opening declaring)
+-- Uses: ledger lines ties binding entering declaring(limits ranks opening declaring)
 
 local queue, before, after = ARGV[2], ARGV[3], ARGV[4]
 local queues = sound(P .. 'queues', 'hash')
@@ -49,6 +49,7 @@ if ARGV[6] == '1' then
   end
 end
 wake(queue)
+enter_audit(8)
 write()
 if gate_in(before) ~= gate_in(after) then
   call('SREM', P .. 'behind:' .. gate_in(before), queue)

@@ -1,9 +1,11 @@
 #!lua
 -- documents: writes documents, all or none. A deleted one keeps its version, so that it never fits again.
--- Inputs:    per write: kind; key; the version that must be current or empty; "1" to write, "0" to delete; the body
+-- Inputs:    per write: kind; key; the version that must be current or empty; "1" to write, "0" to delete; the body. Then
+--            the audit entry, if there is one: topic; meta; body
 -- Outputs:   the version now of each write, 0 for a deleted one; or, for a version that does not fit, the number of the
 --            write and the version there is, as a list in a list
 -- Atomicity: one script; nothing is written unless all versions fit
+-- Uses: entering
 
 local current = {}
 
@@ -24,8 +26,8 @@ local function look(key, field)
   return known
 end
 
-local versions = {}
-for first = 2, #ARGV, 5 do
+local versions, audit = {}, 2 + 5 * math.floor((#ARGV - 1) / 5)
+for first = 2, audit - 1, 5 do
   local key, field, expect, body = P .. 'documents:' .. ARGV[first], ARGV[first + 1], ARGV[first + 2], ARGV[first + 4]
   local known = look(key, field)
   local version = known.there and known.version or 0
@@ -46,5 +48,6 @@ for key, fields in pairs(current) do
     end
   end
 end
+enter_audit(audit)
 write()
 return versions

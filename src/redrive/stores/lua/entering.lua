@@ -1,5 +1,6 @@
--- New entries of the journal, for append and for the acts of amend and prune.
--- Inputs:    enter(topic, meta, body, time): meta is actor, reason and request id as JSON
+-- New entries of the journal, for append, for the acts of amend and prune, and those that go with other writes.
+-- Inputs:    enter(topic, meta, body, time): meta is actor, reason and request id as JSON; enter_audit(number of the
+--            argument that is the topic of an entry, before its meta and body; there may be none)
 -- Outputs:   its position. Kept are position and time in 16 digits each, the length of meta in 8, meta, body
 -- Atomicity: notes down; the script writes.
 
@@ -17,4 +18,10 @@ local function enter(topic, meta, body, time)
   -- Of several in a script the last one stays.
   set(P .. 'sequence', 'journal', string.format('%.0f', last_position))
   return last_position
+end
+
+local function enter_audit(first)
+  if ARGV[first] then
+    enter(ARGV[first], ARGV[first + 1], ARGV[first + 2], now())
+  end
 end

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- set_gate: compares the version of a gate and sets it. What leases spent goes on.
 -- Inputs:    the name; the version that must be current; msgpack [interval, burst, share, cap, floor], false for none; "1"
---            to let nothing pass before one interval is over; its body
+--            to let nothing pass before one interval is over; its body; the audit entry, if there is one: topic; meta; body
 -- Outputs:   1 and the gate as limits.lua has it; or 0 and the version that is current: then nothing was changed
 -- Atomicity: one script
+-- Uses: entering
 
 local name, expect, asked = ARGV[2], tonumber(ARGV[3]), cmsgpack.unpack(ARGV[4])
 local shut, body = ARGV[5] == '1', ARGV[6]
@@ -32,6 +33,7 @@ local _, settings = kin.of(name)
 if settings and settings[4] and settings[4][7] == '*' then
   wake(name)
 end
+enter_audit(7)
 write()
 for _, family in ipairs(families) do
   kin.lower_all(family)

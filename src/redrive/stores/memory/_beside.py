@@ -114,10 +114,19 @@ class Beside:
         async with self._verb():
             return self._documents.all(kind)
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
         check_writes(writes)
-        async with self._verb():
-            return self._documents.write(writes)
+        check_entries((audit,))
+        async with self._verb() as now:
+            written = self._documents.write(writes)
+            self._append(audit, now)
+            return written
+
+    def _append(self, entry: NewEntry | None, now: Instant) -> None:
+        if entry is not None:
+            self._journal.append(entry, now)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
         check_entries(entries)

@@ -35,6 +35,7 @@ from redrive.core.verbs import (
     LeaseRequest,
     Leases,
     LetterChange,
+    NewEntry,
     Page,
     PutResult,
     QueueChange,
@@ -58,6 +59,7 @@ from redrive.stores.checks import (
     check_amend,
     check_capacity,
     check_change,
+    check_entries,
     check_follow_ups,
     check_gate,
     check_lease,
@@ -105,13 +107,18 @@ class MemoryStore(Beside):
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
         check_not_within(within, "memory")
         check_new(items)
+        check_entries((audit,))
 
         async def write(packed: Sequence[NewItem]) -> PutResult:
             async with self._verb() as now:
-                return self._putting.put(packed, now)
+                result = self._putting.put(packed, now)
+                self._append(audit if result.added else None, now)
+                return result
 
         return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
@@ -244,8 +251,8 @@ class MemoryStore(Beside):
             check_ends(self._table, settlements)
             answers = self._in_place.settle(settlements, now)
             for one, answer in zip(settlements, answers, strict=True):
-                if one.audit is not None and answer.verdict is Verdict.APPLIED:
-                    self._journal.append(one.audit, now)
+                if answer.verdict is Verdict.APPLIED:
+                    self._append(one.audit, now)
             return answers
 
     # --- acts ---
@@ -294,7 +301,7 @@ class MemoryStore(Beside):
 
     def _audit(self, record: audit.AuditRecord, by: Act, now: Instant) -> None:
         if record.changed:
-            self._journal.append(audit.entry(record, by), now)
+            self._append(audit.entry(record, by), now)
 
     # --- looking ---
 
@@ -373,21 +380,29 @@ class MemoryStore(Beside):
             return self._broom.sweep(limit, by, cursor, now)
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
-        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run, by=by)
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        async with self._verb():
-            done = 0
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        async with self._verb() as now:
+            done: list[str] = []
             for one in rewrites:
                 item = self._table.items.get(one.id)
                 if one.revision is not None:
-                    done += self._table.replace_revision(one.id, one.revision, one.old, one.new)
+                    done += [one.id] * self._table.replace_revision(one.id, one.revision, one.old, one.new)
                 elif item is not None and (item.payload if one.purpose == "payload" else item.result) == one.old:
                     self._table.save(structs.replace(item, **{one.purpose: one.new}))
-                    done += 1
-            return done
+                    done.append(one.id)
+            if by is not None:
+                self._audit(reencrypting.record_of(done), by, now)
+            return len(done)
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         async with self._verb():
@@ -395,9 +410,10 @@ class MemoryStore(Beside):
 
     # --- settings ---
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         check_change(queue, change)
-        async with self._verb():
+        check_entries((audit,))
+        async with self._verb() as now:
             there = self._table.families if is_family(queue) else self._table.lanes
             if change.capacity is not UNSET and change.capacity is not None:
                 members = self._table.members(queue) if is_family(queue) else [there[queue]] if queue in there else []
@@ -410,6 +426,7 @@ class MemoryStore(Beside):
             lane.turns.lower_all()
             self._wake(queue)
             self._bodies.learn(queue, lane.settings)
+            self._append(audit, now)
 
     def _adopt(self, lane: Lane, settings: QueueSettings) -> None:
         before, lane.own = lane.own, settings
@@ -420,14 +437,16 @@ class MemoryStore(Beside):
             for item_id in [item_id for one in members for item_id in self._table.set_aside(one.name)]:
                 self._bonds.let_go(item_id)
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
         check_route(route, capacity)
-        async with self._verb():
+        check_entries((audit,))
+        async with self._verb() as now:
             if capacity is None:
                 self._capacities.pop(route, None)
-                return
-            check_capacity(route, capacity, self._table.routes[route])
-            self._capacities[route] = capacity
+            else:
+                check_capacity(route, capacity, self._table.routes[route])
+                self._capacities[route] = capacity
+            self._append(audit, now)
 
     async def settings(self, queue: str) -> QueueSettings:
         async with self._verb():
@@ -437,10 +456,12 @@ class MemoryStore(Beside):
             held = own if family is None else member_settings(queue, own, family.own)
             return self._bodies.learn(queue, held)
 
-    async def set_gate(self, write: GateWrite) -> Gate:
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
         check_gate(write)
+        check_entries((audit,))
         async with self._verb() as now:
             gate = self._limits.set_gate(write, now)
+            self._append(audit, now)
             for lane in self._table.behind(gate.name):
                 lane.turns.lower_all()
                 self._wake(lane.name)

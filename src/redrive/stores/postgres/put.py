@@ -11,22 +11,25 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redrive.core import codec
+from redrive.core.acts import Act
 from redrive.core.families import family_of
 from redrive.core.item import Millis, NewItem, Priority, Terms
 from redrive.core.lanes import NUMBERS
 from redrive.core.terms import dedupe_place
-from redrive.core.verbs import Duplicate, PutResult
+from redrive.core.verbs import Duplicate, NewEntry, PutResult
 from redrive.errors import ConfigError, EncryptionKeyMissing, QueueFull
+from redrive.stores import audit
 from redrive.stores.bodies import Bodies
 from redrive.stores.checks import hopeless_dependency, taken, unknown_dependency
 from redrive.stores.packing import SEALED, Packed, checksum
 from redrive.stores.postgres.arrays import bigints, bodies, integers, smallints, texts
+from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Tx
 from redrive.stores.postgres.within import Rows, put_within, there_within
+from redrive.stores.reencrypting import Rewrite, record_of
 
 if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
-    from redrive.stores.reencrypting import Rewrite
 
 
 HEAVY = 1_048_576
@@ -63,6 +66,19 @@ async def put(session: Session, items: Sequence[NewItem]) -> PutResult:
     result = _result(items, rows)
     session.wake({new.queue for new in items})
     return result
+
+
+async def put_audited(session: Session, items: Sequence[NewItem], audit: NewEntry) -> PutResult:
+    """With the entry, if an item is added."""
+
+    async def work(tx: Tx) -> PutResult:
+        result = _result(items, await tx.execute(session.sql("put", "call"), (tx.now, *columns(items))))
+        if result.added:
+            await append_acts(session, tx, (audit,), "")
+        tx.woken.update([new.queue for new in items])
+        return result
+
+    return await session.write(work)
 
 
 async def put_joined(session: Session, items: Sequence[NewItem], within: object, how: Bodies) -> PutResult:
@@ -212,11 +228,11 @@ def packing_of(body: bytes) -> int:
     return body.packing if isinstance(body, Packed) else 0
 
 
-async def rewrite(session: Session, rewrites: Sequence[Rewrite]) -> int:
+async def rewrite(session: Session, rewrites: Sequence[Rewrite], by: Act | None) -> int:
     """Of `reencrypt`: bodies that are still what was read."""
 
     async def work(tx: Tx) -> int:
-        done = 0
+        done: list[str] = []
         groups: dict[str, list[Rewrite]] = {}
         for one in rewrites:
             groups.setdefault(one.purpose if one.revision is None else "revision", []).append(one)
@@ -229,7 +245,9 @@ async def rewrite(session: Session, rewrites: Sequence[Rewrite]) -> int:
                 smallints([one.new.packing for one in meant]),
                 bodies([one.new for one in meant]),
             )
-            done += len(await tx.execute(session.sql("put", f"rewrite_{name}"), values))
-        return done
+            done += [item_id for (item_id,) in await tx.execute(session.sql("put", f"rewrite_{name}"), values)]
+        if by is not None and done:
+            await append_acts(session, tx, (audit.entry(record_of(done), by),), "")
+        return len(done)
 
     return await session.write(work)

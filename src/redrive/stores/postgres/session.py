@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from redrive.core.item import Instant
+from redrive.core.verbs import NewEntry
 from redrive.errors import StoreError, StoreUnavailable
 from redrive.stores.aside import through
 from redrive.stores.clock import Clock, StoreTime
@@ -29,6 +30,7 @@ from redrive.stores.postgres.lease import Floors
 from redrive.stores.postgres.options import Options
 from redrive.stores.postgres.pool import Pool
 from redrive.stores.postgres.put import put
+from redrive.stores.postgres.shelf import append_acts
 from redrive.stores.postgres.tx import Tx
 from redrive.stores.postgres.wake import Ear
 from redrive.stores.postgres.wire import Row, Wire
@@ -145,13 +147,23 @@ class Session:
 
         return await through(self._again(lambda: self._visit(paged, wrote=_no)))
 
-    async def write(self, work: Callable[[Tx], Awaitable[T]], *, of_all: bool = False) -> T:
+    async def write(
+        self, work: Callable[[Tx], Awaitable[T]], audit: NewEntry | None = None, *, of_all: bool = False
+    ) -> T:
         """A transaction. `work` may run more than once, and changes nothing but what it does through its Tx.
 
-        Acts know which rows they mean, so they are planned as pages are, unless they are `of_all` there is.
+        Acts know which rows they mean, so they are planned as pages are, unless they are `of_all` there is. `audit`:
+        the entry that goes with it.
         """
         begin = _BEGIN if of_all else _BEGIN_ACT
-        result, woken = await through(self._again(lambda: self._transaction(work, begin)))
+
+        async def audited(tx: Tx) -> T:
+            result = await work(tx)
+            if audit is not None:
+                await append_acts(self, tx, (audit,), "")
+            return result
+
+        result, woken = await through(self._again(lambda: self._transaction(audited, begin)))
         self._wrote()
         self.floors.drop(woken)
         self.wake(woken)

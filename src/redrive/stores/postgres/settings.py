@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from redrive.core.families import OWN_GATE, family_of, is_family, member_settings, names_between
-from redrive.core.verbs import SAYABLE, Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.core.verbs import SAYABLE, Gate, GateWrite, NewEntry, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict
 from redrive.stores.checks import check_capacity
 from redrive.stores.postgres.compile import storable
@@ -36,9 +36,9 @@ async def declare_family(session: Session, name: str) -> None:
         session.families.add(name)
 
 
-async def configure(session: Session, queue: str, change: QueueChange) -> QueueSettings:
+async def configure(session: Session, queue: str, change: QueueChange, audit: NewEntry | None) -> QueueSettings:
     """The settings as they are now."""
-    return await session.write(lambda tx: _configure(session, tx, queue, change))
+    return await session.write(lambda tx: _configure(session, tx, queue, change), audit)
 
 
 async def _configure(session: Session, tx: Tx, queue: str, change: QueueChange) -> QueueSettings:
@@ -95,7 +95,7 @@ def _columns(after: QueueSettings) -> tuple[Any, ...]:
     )
 
 
-async def configure_route(session: Session, route: str, capacity: int | None) -> None:
+async def configure_route(session: Session, route: str, capacity: int | None, audit: NewEntry | None) -> None:
     async def work(tx: Tx) -> None:
         if capacity is None:
             await tx.execute(session.sql("configure", "drop_route"), (route,))
@@ -105,7 +105,7 @@ async def configure_route(session: Session, route: str, capacity: int | None) ->
         check_capacity(route, capacity, fill)
         await tx.execute(session.sql("configure", "write_route"), (capacity, route))
 
-    await session.write(work)
+    await session.write(work, audit)
 
 
 # --- gates ---
@@ -117,8 +117,8 @@ async def gates(session: Session, name: str | None = None) -> tuple[Gate, ...]:
     return tuple([Gate(*row) for row in await session.read(session.sql("configure", "gates"), (name, name))])
 
 
-async def set_gate(session: Session, write: GateWrite) -> Gate:
-    return await session.write(lambda tx: _set_gate(session, tx, write))
+async def set_gate(session: Session, write: GateWrite, audit: NewEntry | None) -> Gate:
+    return await session.write(lambda tx: _set_gate(session, tx, write), audit)
 
 
 async def _set_gate(session: Session, tx: Tx, write: GateWrite) -> Gate:

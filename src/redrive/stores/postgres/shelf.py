@@ -28,8 +28,10 @@ async def documents(session: Session, kind: str) -> tuple[Document, ...]:
     return tuple([Document(*row) for row in await session.read(session.sql("documents", "all"), (kind,))])
 
 
-async def write_documents(session: Session, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
-    if not writes:
+async def write_documents(
+    session: Session, writes: Sequence[DocumentWrite], audit: NewEntry | None
+) -> tuple[Document, ...]:
+    if not writes and audit is None:
         return ()
     names = list(dict.fromkeys((write.kind, write.key) for write in writes))
 
@@ -43,7 +45,7 @@ async def write_documents(session: Session, writes: Sequence[DocumentWrite]) -> 
             await tx.execute(session.sql("documents", "release"), (kinds, keys))
         return tuple([Document(*name, made[name][0], body) for name in names if (body := made[name][1]) is not None])
 
-    return await session.write(work)
+    return await session.write(work, audit)
 
 
 async def _locked(session: Session, tx: Tx, names: list[Name]) -> dict[Name, tuple[int, bool]]:

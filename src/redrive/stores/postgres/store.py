@@ -51,7 +51,7 @@ from redrive.core.verbs import (
     WorkerBeat,
     WorkerFacts,
 )
-from redrive.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from redrive.errors import ConfigError, OutcomeUnknown, StoreError, StoreUnavailable
 from redrive.stores import migrate, packing, reencrypting
 from redrive.stores.aside import aside
 from redrive.stores.base import IDS_LIMIT
@@ -190,14 +190,22 @@ class PostgresStore:
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
         check_new(items)
         put.check_delays(items)
+        check_entries((audit,))
+        if within is not None and audit is not None:
+            hint = "write the entry into your own tables, or put without within"
+            raise ConfigError("a put in your transaction has no audit entry", field="audit", hint=hint)
         session = await self._here()
 
         async def write(packed: Sequence[NewItem]) -> PutResult:
             if within is not None:
                 return await put.put_joined(session, packed, within, self._bodies)
+            if audit is not None:
+                return await put.put_audited(session, packed, audit)
             if put.is_heavy(packed):
                 return await put.put(session, packed)
             return await session.gather.put(packed)
@@ -333,30 +341,39 @@ class PostgresStore:
         return await prune.prune(await self._here(), selection, limit, by)
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
-        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run, by=by)
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        return await put.rewrite(await self._here(), rewrites)
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        return await put.rewrite(await self._here(), rewrites, by)
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await find.tombstone(await self._here(), item_id)
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         check_change(queue, change)
-        self._bodies.learn(queue, await settings.configure(await self._here(), queue, change))
+        check_entries((audit,))
+        self._bodies.learn(queue, await settings.configure(await self._here(), queue, change, audit))
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
         check_route(route, capacity)
-        await settings.configure_route(await self._here(), route, capacity)
+        check_entries((audit,))
+        await settings.configure_route(await self._here(), route, capacity, audit)
 
     async def settings(self, queue: str) -> QueueSettings:
         return self._bodies.learn(queue, await settings.settings(await self._here(), queue))
 
-    async def set_gate(self, write: GateWrite) -> Gate:
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
         check_gate(write)
-        return await settings.set_gate(await self._here(), write)
+        check_entries((audit,))
+        return await settings.set_gate(await self._here(), write, audit)
 
     async def gates(self) -> tuple[Gate, ...]:
         return await settings.gates(await self._here())
@@ -413,9 +430,12 @@ class PostgresStore:
     async def documents(self, kind: str) -> tuple[Document, ...]:
         return await shelf.documents(await self._here(), kind)
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
         check_writes(writes)
-        return await shelf.write_documents(await self._here(), writes)
+        check_entries((audit,))
+        return await shelf.write_documents(await self._here(), writes, audit)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
         check_entries(entries)

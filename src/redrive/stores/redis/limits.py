@@ -11,11 +11,12 @@ from msgspec import Struct
 from redrive.core import codec
 from redrive.core.families import family_of, member_settings
 from redrive.core.item import Millis
-from redrive.core.verbs import SAYABLE, Gate, GateWrite, QueueChange, QueueSettings, changed
+from redrive.core.verbs import SAYABLE, Gate, GateWrite, NewEntry, QueueChange, QueueSettings, changed
 from redrive.errors import Conflict, StoreUnavailable
 from redrive.stores.checks import check_capacity
 from redrive.stores.redis.search import as_bytes
 from redrive.stores.redis.session import Session
+from redrive.stores.redis.shelf import args_of
 from redrive.stores.redis.texts import packed
 
 TRIES = 20
@@ -53,7 +54,7 @@ async def settings(session: Session, queue: str) -> QueueSettings:
     return own if family is None else member_settings(queue, own, declared_of(family).settings())
 
 
-async def configure(session: Session, queue: str, change: QueueChange) -> QueueSettings:
+async def configure(session: Session, queue: str, change: QueueChange, audit: NewEntry | None) -> QueueSettings:
     """The settings as they are now."""
     for _ in range(TRIES):
         kept = await session.read("settings", [queue])
@@ -63,8 +64,8 @@ async def configure(session: Session, queue: str, change: QueueChange) -> QueueS
         begins_anew = int(after.rate != before.rate)
         frees = int(after.max_per_key != before.max_per_key)
         bound = change.capacity if isinstance(change.capacity, int) else ""
-        args = [queue, kept or b"", _kept(was, change, after), begins_anew, frees, bound]
-        answer = await session.run("configure", args)
+        args: list[bytes | str | int] = [queue, kept or b"", _kept(was, change, after), begins_anew, frees, bound]
+        answer = await session.run("configure", args + args_of(audit))
         if isinstance(answer, list):
             check_capacity(queue, after.capacity or 0, answer[0])
         elif answer:
@@ -105,8 +106,8 @@ def _limits(after: QueueSettings) -> tuple[object, ...] | bool:
 _NO_LIMITS = (None, None, None, None, False, _DEFAULT.gate)
 
 
-async def configure_route(session: Session, route: str, capacity: int | None) -> None:
-    fill = await session.run("configure_route", [route, "" if capacity is None else capacity])
+async def configure_route(session: Session, route: str, capacity: int | None, audit: NewEntry | None) -> None:
+    fill = await session.run("configure_route", [route, "" if capacity is None else capacity, *args_of(audit)])
     if fill is not None:
         check_capacity(route, capacity or 0, fill)
 
@@ -143,11 +144,12 @@ def _gate(name: str, kept: bytes, body: bytes) -> Gate:
     )
 
 
-async def set_gate(session: Session, write: GateWrite) -> Gate:
+async def set_gate(session: Session, write: GateWrite, audit: NewEntry | None) -> Gate:
     interval = False if write.interval is None else write.interval
     share = False if write.share is None else write.share
     asked = packed((interval, write.burst, share, write.cap, write.floor))
-    done, what = await session.run("set_gate", [write.name, write.expect, asked, int(write.shut), write.body])
+    args = [write.name, write.expect, asked, int(write.shut), write.body, *args_of(audit)]
+    done, what = await session.run("set_gate", args)
     if not done:
         raise Conflict(
             f"gate {write.name!r} is at version {what}, not {write.expect}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from redrive.core import codec
 from redrive.core.families import family_of
 from redrive.core.item import NewItem, Priority, Terms
 from redrive.core.lanes import NUMBERS
@@ -24,13 +25,14 @@ _NO_TERMS = Terms()
 Run = Callable[[str, Sequence[Any]], Awaitable[Any]]
 
 
-async def put(run: Run, items: Sequence[NewItem]) -> PutResult:
+async def put(run: Run, items: Sequence[NewItem], audit: Sequence[Any] = ()) -> PutResult:
+    """`audit`: the arguments of the entry that goes with it."""
     if not items:
         return PutResult()
     if len(items) > MOST:
         raise ConfigError(f"{len(items):,} items are too many for one put", field="items", hint=f"put at most {MOST:,}")
     heads = packed([entry(new) for new in items])
-    reply = await run("put", [heads, *[packed_body(new.payload) for new in items]])
+    reply = await run("put", [heads, *[packed_body(new.payload) for new in items], *audit])
     if not reply:
         return PutResult(tuple([new.id for new in items]))
     already, duplicates, *refusal = reply
@@ -45,13 +47,14 @@ async def put(run: Run, items: Sequence[NewItem]) -> PutResult:
     )
 
 
-async def rewrite(run: Run, rewrites: Sequence[Rewrite]) -> int:
-    """Of `reencrypt`: bodies that are still what was read."""
-    args: list[Any] = []
+async def rewrite(run: Run, rewrites: Sequence[Rewrite], audit: Sequence[Any]) -> int:
+    """Of `reencrypt`: bodies that are still what was read. `audit`: the entry in pieces."""
+    args: list[Any] = [*(audit or ("", "", ""))]
     for one in rewrites:
         kept = packed_body if one.purpose == "payload" else packed_result
         number = -1 if one.revision is None else one.revision
         args += ["body" if one.purpose == "payload" else "result", one.id, number, kept(one.old), kept(one.new)]
+        args.append(codec.encode(one.id))
     return int(await run("rewrite", args))
 
 

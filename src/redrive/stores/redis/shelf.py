@@ -55,15 +55,17 @@ def _documents(kind: str, fields: Sequence[bytes | None]) -> list[Document]:
     return made
 
 
-async def write_documents(session: Session, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
-    if not writes:
+async def write_documents(
+    session: Session, writes: Sequence[DocumentWrite], audit: NewEntry | None
+) -> tuple[Document, ...]:
+    if not writes and audit is None:
         return ()
     args: list[bytes | str | int] = []
     for write in writes:
         expect = "" if write.expect is None else write.expect
         args += [write.kind, write.key, expect, int(write.body is not None), write.body or b""]
-    versions = await session.run("documents", args)
-    if isinstance(versions[0], list):
+    versions = await session.run("documents", args + args_of(audit))
+    if versions and isinstance(versions[0], list):
         number, version = versions[0]
         raise _conflict(writes[number], version)
     # Of several writes to one document the last tells what it is now; it stands where the first was.
@@ -85,8 +87,11 @@ def _conflict(write: DocumentWrite, version: int) -> Conflict:
 async def append(session: Session, entries: Sequence[NewEntry]) -> tuple[int, ...]:
     if not entries:
         return ()
-    args = [part for entry in entries for part in (entry.topic, meta_of(entry), entry.body)]
-    return tuple(await session.run("append", args))
+    return tuple(await session.run("append", [part for entry in entries for part in args_of(entry)]))
+
+
+def args_of(entry: NewEntry | None) -> list[bytes | str | int]:
+    return [] if entry is None else [entry.topic, meta_of(entry), entry.body]
 
 
 def meta_of(entry: NewEntry) -> bytes:

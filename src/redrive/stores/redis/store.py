@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 from msgspec.structs import replace
@@ -221,11 +222,17 @@ class RedisStore:
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
         check_not_within(within, "Redis")
         check_new(items)
         session = await self._here()
-        return await self._bodies.write(self, lambda: self._bodies.items(items), session.gather.put)
+        write: Callable[[Sequence[NewItem]], Awaitable[PutResult]] = session.gather.put
+        if audit is not None:
+            check_entries((audit,))
+            write = partial(put.put, session.run, audit=shelf.args_of(audit))
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -321,30 +328,40 @@ class RedisStore:
         return await amend.prune(await self._here(), selection, limit, by)
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
-        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run, by=by)
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        return await put.rewrite((await self._here()).run, rewrites)
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        audit = () if by is None else amend.entry_of(reencrypting.record_of(()), by)
+        return await put.rewrite((await self._here()).run, rewrites, audit)
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await find.tombstone(await self._here(), item_id)
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         check_change(queue, change)
-        self._bodies.learn(queue, await limits.configure(await self._here(), queue, change))
+        check_entries((audit,))
+        self._bodies.learn(queue, await limits.configure(await self._here(), queue, change, audit))
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
         check_route(route, capacity)
-        await limits.configure_route(await self._here(), route, capacity)
+        check_entries((audit,))
+        await limits.configure_route(await self._here(), route, capacity, audit)
 
     async def settings(self, queue: str) -> QueueSettings:
         return self._bodies.learn(queue, await limits.settings(await self._here(), queue))
 
-    async def set_gate(self, write: GateWrite) -> Gate:
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
         check_gate(write)
-        return await limits.set_gate(await self._here(), write)
+        check_entries((audit,))
+        return await limits.set_gate(await self._here(), write, audit)
 
     async def gates(self) -> tuple[Gate, ...]:
         return await limits.gates(await self._here())
@@ -397,9 +414,12 @@ class RedisStore:
     async def documents(self, kind: str) -> tuple[Document, ...]:
         return await shelf.documents(await self._here(), kind)
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
         check_writes(writes)
-        return await shelf.write_documents(await self._here(), writes)
+        check_entries((audit,))
+        return await shelf.write_documents(await self._here(), writes, audit)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
         check_entries(entries)

@@ -6,13 +6,15 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 
+from redrive.core.acts import Act
 from redrive.core.item import NewItem, Priority
 from redrive.core.terms import due
 from redrive.core.verbs import PutResult
 from redrive.errors import EncryptionKeyMissing
+from redrive.stores import audit
 from redrive.stores.packing import Packed, checksum, is_sealed
-from redrive.stores.reencrypting import Rewrite
-from redrive.stores.sqlite import bind, configure
+from redrive.stores.reencrypting import Rewrite, record_of
+from redrive.stores.sqlite import bind, configure, shelf
 from redrive.stores.sqlite.tx import Tx
 from redrive.stores.statements import load
 
@@ -99,16 +101,19 @@ def _add(tx: Tx, added: list[Numbered], last: int) -> None:
     tx.weight += sum([len(new.payload) for _, new in added])
 
 
-def rewrite(tx: Tx, rewrites: Sequence[Rewrite]) -> int:
+def rewrite(tx: Tx, rewrites: Sequence[Rewrite], by: Act | None) -> int:
     """Of `reencrypt`: bodies that are still what was read."""
     tx.weight += sum([len(one.new) for one in rewrites])
-    done = 0
+    done: list[str] = []
     for one in rewrites:
         kept = (one.new, one.new.packing, one.id, bytes(one.old))
         if one.purpose == "result":
-            done += tx.change(_SQL["rewrite_result"], kept)
+            count = tx.change(_SQL["rewrite_result"], kept)
         elif one.revision is None:
-            done += tx.change(_SQL["rewrite_payload"], (checksum(one.new), *kept))
+            count = tx.change(_SQL["rewrite_payload"], (checksum(one.new), *kept))
         else:
-            done += tx.change(_SQL["rewrite_revision"], (checksum(one.new), *kept, one.revision))
-    return done
+            count = tx.change(_SQL["rewrite_revision"], (checksum(one.new), *kept, one.revision))
+        done += [one.id] * count
+    if by is not None and done:
+        shelf.append(tx, (audit.entry(record_of(done), by),))
+    return len(done)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Self, TypeVar
 
 from redrive.core import durations, sizes
@@ -217,8 +217,19 @@ class SqliteStore:
             hint="await store.open() first, and use it before close()",
         )
 
-    async def _write(self, work: Callable[[Tx], T]) -> T:
-        return await (await self._here()).writer.submit(work)
+    async def _write(
+        self, work: Callable[[Tx], T], audit: NewEntry | None = None, *, done: Callable[[T], object] = lambda _: True
+    ) -> T:
+        """With the entry, where the work was `done`."""
+        check_entries((audit,))
+
+        def audited(tx: Tx) -> T:
+            result = work(tx)
+            if audit is not None and done(result):
+                shelf.append(tx, (audit,))
+            return result
+
+        return await (await self._here()).writer.submit(work if audit is None else audited)
 
     async def _act(self, work: Callable[[Tx], T]) -> T:
         return await (await self._here()).writer.accept(ActJob(work))
@@ -228,13 +239,19 @@ class SqliteStore:
 
     # --- the way of an item ---
 
-    async def put(self, items: Sequence[NewItem], within: object | None = None) -> PutResult:
+    async def put(
+        self, items: Sequence[NewItem], within: object | None = None, *, audit: NewEntry | None = None
+    ) -> PutResult:
         check_not_within(within, "SQLite")
         check_new(items)
         writer = (await self._here()).writer
-        return await self._bodies.write(
-            self, lambda: self._bodies.items(items), lambda packed: writer.accept(PutJob(packed))
-        )
+
+        def write(packed: Sequence[NewItem]) -> Awaitable[PutResult]:
+            if audit is None:
+                return writer.accept(PutJob(packed))
+            return self._write(lambda tx: put.put(tx, packed), audit, done=lambda result: result.added)
+
+        return await self._bodies.write(self, lambda: self._bodies.items(items), write)
 
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
@@ -391,30 +408,36 @@ class SqliteStore:
         return pruned or ()
 
     async def reencrypt(
-        self, limit: int = 100, cursor: str | None = None, *, queue: str | None = None, dry_run: bool = False
+        self,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        queue: str | None = None,
+        dry_run: bool = False,
+        by: Act | None = None,
     ) -> Reencrypted:
-        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run)
+        return await reencrypting.reencrypt(self, self._bodies, limit, cursor, queue, dry_run=dry_run, by=by)
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
-        return await self._write(lambda tx: put.rewrite(tx, rewrites))
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
+        return await self._write(lambda tx: put.rewrite(tx, rewrites, by))
 
     async def tombstone(self, item_id: str) -> Tombstone | None:
         return await self._read(lambda tx: find.tombstone(tx, item_id))
 
-    async def configure(self, queue: str, change: QueueChange) -> None:
+    async def configure(self, queue: str, change: QueueChange, audit: NewEntry | None = None) -> None:
         check_change(queue, change)
-        self._bodies.learn(queue, await self._write(lambda tx: configure.configure(tx, queue, change)))
+        self._bodies.learn(queue, await self._write(lambda tx: configure.configure(tx, queue, change), audit))
 
-    async def configure_route(self, route: str, capacity: int | None) -> None:
+    async def configure_route(self, route: str, capacity: int | None, audit: NewEntry | None = None) -> None:
         check_route(route, capacity)
-        await self._write(lambda tx: configure.configure_route(tx, route, capacity))
+        await self._write(lambda tx: configure.configure_route(tx, route, capacity), audit)
 
     async def settings(self, queue: str) -> QueueSettings:
         return self._bodies.learn(queue, await self._read(lambda tx: configure.settings(tx, queue)))
 
-    async def set_gate(self, write: GateWrite) -> Gate:
+    async def set_gate(self, write: GateWrite, audit: NewEntry | None = None) -> Gate:
         check_gate(write)
-        return await self._write(lambda tx: configure.set_gate(tx, write))
+        return await self._write(lambda tx: configure.set_gate(tx, write), audit)
 
     async def gates(self) -> tuple[Gate, ...]:
         return await self._read(limits.gates)
@@ -464,9 +487,11 @@ class SqliteStore:
     async def documents(self, kind: str) -> tuple[Document, ...]:
         return await self._read(lambda tx: shelf.documents(tx, kind))
 
-    async def write_documents(self, writes: Sequence[DocumentWrite]) -> tuple[Document, ...]:
+    async def write_documents(
+        self, writes: Sequence[DocumentWrite], audit: NewEntry | None = None
+    ) -> tuple[Document, ...]:
         check_writes(writes)
-        return await self._write(lambda tx: shelf.write_documents(tx, writes))
+        return await self._write(lambda tx: shelf.write_documents(tx, writes), audit)
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[int, ...]:
         check_entries(entries)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec import structs
 
+from redrive.core import codec
 from redrive.core.acts import (
     Discard,
     Edit,
@@ -24,6 +25,7 @@ from redrive.core.verbs import (
     Settlement,
 )
 from redrive.errors import BadFilter, ConfigError, EncryptionKeyMissing
+from redrive.stores.audit import AuditRecord
 from redrive.stores.bodies import as_stored
 from redrive.stores.damage import PAUSES
 from redrive.stores.keyring import NONCE_SIZE, Keyring
@@ -378,6 +380,14 @@ def keys_of(found: Reencrypted) -> dict[str, int]:
     return {one.key: one.bodies for one in found.keys}
 
 
+async def reencrypted(world: World) -> list[str]:
+    """What the last entry of the audit names."""
+    *_, entry = await world.store.journal("audit")
+    record = codec.decode(entry.body, AuditRecord)
+    assert (record.change, entry.actor, entry.reason) == ("reencrypt", "ada", "mail server is back")
+    return sorted(record.changed)
+
+
 async def test_reencrypt_replaces_old_keys_and_what_was_in_clear(world: World) -> None:
     clear, done, letter, running = [new(body) for body in (SMALL, HEAVY, SMALL, SMALL)]
     await world.put(clear, new(SMALL, queue=PLAIN))
@@ -388,8 +398,11 @@ async def test_reencrypt_replaces_old_keys_and_what_was_in_clear(world: World) -
     held = await world.grab(running.id)
     assert keys_of(await world.store.reencrypt(dry_run=True)) == {"": 1, "k1": 4}
     world.store.use_keys(Rings.both)
-    found = await world.store.reencrypt()
+    await world.store.reencrypt(dry_run=True, by=act())
+    assert await world.store.journal("audit") == ()
+    found = await world.store.reencrypt(by=act())
     assert (found.rewritten, found.running, found.unreadable, found.next) == (4, 1, 0, None)
+    assert await reencrypted(world) == sorted([clear.id, done.id, letter.id])
     assert keys_of(found) == {"k1": 1, "k2": 4}
     for made in (clear, done, letter):
         assert await is_sealed(world, made, "k2")
@@ -468,8 +481,9 @@ async def test_encrypted_edits_and_the_payloads_before_them(world: World) -> Non
     world.store.use_keys(Rings.both)
     with pytest.raises(ConfigError, match="an edit in an encrypted queue is of one item"):
         await world.store.amend(Match("queue", "=", QUEUE), Edit(SMALL), act())
-    found = await world.store.reencrypt()
+    found = await world.store.reencrypt(by=act())
     assert (found.rewritten, keys_of(found)) == (2, {"k2": 2})
+    assert await reencrypted(world) == [made.id]
     world.store.use_keys(Rings.second)
     assert await world.store.get(made.id) == history
     assert (await world.lease_one()).payload == other

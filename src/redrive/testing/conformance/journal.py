@@ -1,13 +1,62 @@
-"""The journal: append-only, read by topic and position."""
+"""The journal: append-only, read by topic and position. An audit entry is in the write that it is about."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec import structs
 
 from redrive.core.acts import Archive
-from redrive.core.select import Ids
-from redrive.core.verbs import Entry, NewEntry
-from redrive.testing.conformance.kit import DURABLE, SECOND, World, act
+from redrive.core.select import EVERYTHING, Ids
+from redrive.core.verbs import DocumentWrite, Entry, GateWrite, NewEntry, QueueChange
+from redrive.errors import ConfigError, Conflict
+from redrive.stores.base import Store
+from redrive.testing.conformance.kit import DURABLE, QUEUE, SECOND, World, act, dead, new
+
+Write = Callable[[Store, int, NewEntry], Awaitable[object]]
+"""The first, the second … of its kind."""
+WRITES: dict[str, Write] = {
+    "documents": lambda store, _, entry: store.write_documents([DocumentWrite("plan", "a", b"1")], entry),
+    "queue": lambda store, number, entry: store.configure(QUEUE, QueueChange(paused=True, by=str(number)), entry),
+    "route": lambda store, number, entry: store.configure_route("billing", number, entry),
+    "gate": lambda store, number, entry: store.set_gate(GateWrite("smtp", number - 1), entry),
+    "put": lambda store, number, entry: store.put([new(item_id=f"one-{number}")], audit=entry),
+}
+REFUSED: dict[str, Write] = {
+    "documents": lambda store, _, entry: store.write_documents(
+        [DocumentWrite("plan", "b", b"1"), DocumentWrite("plan", "a", b"2", expect=7)], entry
+    ),
+    "queue": lambda store, _, entry: store.configure(QUEUE, QueueChange(capacity=1), entry),
+    "route": lambda store, _, entry: store.configure_route("billing", 1, entry),
+    "gate": lambda store, _, entry: store.set_gate(GateWrite("smtp", 7), entry),
+    "put": lambda store, _, entry: store.put([new(item_id="one")], audit=entry),
+    "text": lambda store, _, entry: store.configure(QUEUE, QueueChange(), structs.replace(entry, actor="a\0")),
+}
+
+
+def entry_of(name: str) -> NewEntry:
+    return NewEntry("audit", b"\x00 \xff body", "ada ☃", name, "r-1")
+
+
+async def in_force(store: Store, name: str) -> int:
+    """The number of the last of these writes that can be seen."""
+    if name == "documents":
+        document = await store.document("plan", "a")
+        return 0 if document is None else document.version
+    if name == "gate":
+        gate = await store.gate("smtp")
+        return 0 if gate is None else gate.version
+    tally = await store.tally()
+    if name == "route":
+        return max([row.capacity or 0 for row in tally.routes], default=0)
+    row = tally.row(QUEUE)
+    return row.ready if name == "put" else int(row.paused_by or 0)
+
+
+async def reasons(store: Store) -> list[str]:
+    return [entry.reason for entry in await store.journal("audit")]
 
 
 async def test_journal_gives_back_what_was_appended(world: World) -> None:
@@ -78,3 +127,52 @@ async def test_journal_positions_are_not_reused_after_reopening(world: World) ->
     (following,) = await reopened.append([NewEntry("a", b"2")])
     assert following > last
     assert [entry.body for entry in await reopened.journal("a")] == [b"1", b"2"]
+
+
+# --- with other writes ---
+
+
+async def test_audit_goes_with_the_write(world: World) -> None:
+    other, last = await world.another(), 0
+    for name, write in WRITES.items():
+        world.tick(SECOND)
+        entry = entry_of(name)
+        await write(world.store, 1, entry)
+        (found,) = await other.journal("audit", last)
+        last = found.position
+        assert found == Entry(last, world.clock.now(), "audit", entry.body, "ada ☃", name, "r-1")
+        assert await in_force(other, name) == 1
+    await world.store.configure_route("billing", None, entry_of("no route"))
+    assert await reasons(other) == [*WRITES, "no route"]
+
+
+async def test_audit_says_nothing_of_what_was_refused(world: World) -> None:
+    """Nor of a put that adds nothing."""
+    items = [new(item_id="one"), new(), new(), new()]
+    await world.put(*items)
+    for item in items[2:]:
+        await world.finish(dead(await world.grab(item.id), route="billing"))
+    before = await world.store.tally(), await world.store.find(EVERYTHING)
+    for write in REFUSED.values():
+        with suppress(Conflict, ConfigError):
+            await write(world.store, 1, entry_of("x"))
+    assert (await reasons(world.store), await world.store.documents("plan"), await world.store.gates()) == ([], (), ())
+    assert (await world.store.tally(), await world.store.find(EVERYTHING)) == before
+
+
+async def test_audit_and_its_write_are_one_step_to_those_who_look(world: World) -> None:
+    """So no crash can come between them."""
+    reader, early = await world.another(), []
+
+    async def work(name: str, write: Write) -> None:
+        for number in range(1, 11):
+            await write(world.store, number, entry_of(name))
+
+    for name, write in WRITES.items():
+        working = asyncio.ensure_future(work(name, write))
+        while not working.done():
+            seen = await in_force(reader, name)
+            if (await reasons(reader)).count(name) < seen:
+                early.append((name, seen))
+        await working
+    assert early == []

@@ -444,7 +444,7 @@ update {schema}.item i set body = o.new, crc = o.crc, packing = o.packing
 from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[], %b::bytea[])
      as o (id, number, old, crc, packing, new)
 where i.id = o.id and i.body = o.old
-returning i.seq;
+returning i.id;
 
 -- :name rewrite_result
 update {schema}.result r set body = o.new, packing = o.packing
@@ -452,7 +452,7 @@ from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[]
      as o (id, number, old, crc, packing, new)
 join {schema}.item i on i.id = o.id
 where r.seq = i.seq and r.body = o.old
-returning r.seq;
+returning i.id;
 
 -- :name rewrite_revision
 update {schema}.revision r set body = o.new, crc = o.crc, packing = o.packing
@@ -460,4 +460,4 @@ from unnest(%b::text[], %b::integer[], %b::bytea[], %b::bigint[], %b::smallint[]
      as o (id, number, old, crc, packing, new)
 join {schema}.item i on i.id = o.id
 where r.seq = i.seq and r.number = o.number and r.body = o.old
-returning r.seq;
+returning i.id;
