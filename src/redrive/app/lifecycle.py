@@ -38,6 +38,7 @@ from redrive.stores.url import store_from_url
 
 if TYPE_CHECKING:
     from redrive.engine.outbox import Deliver
+    from redrive.engine.slots import Demand
 
 
 class AppParts:
@@ -61,7 +62,7 @@ class AppParts:
     def bind(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self.stops: set[Stop] = set()
+        self.stops: dict[Stop, None] = {}
         self.state = "new"
         self.lock = asyncio.Lock()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -152,6 +153,7 @@ class AppParts:
         until_idle: bool,
         grace: Duration,
         most: int | None = None,
+        demand: Demand | None = None,
         item: str = "",
     ) -> int:
         """Runs a worker, for one item or for all, and says how many items it leased.
@@ -172,13 +174,14 @@ class AppParts:
             policies=self.registry.policies,
             until_idle=until_idle,
             most=most,
+            demand=demand,
             # A worker beside it may be the one that the hook is for.
             write_hook=None if item else self.write_hook,
             item=item,
             release=self.release,
         )
         alerting = [] if item else self._alerting(store, worker.name)
-        self.stops.add(stop)
+        self.stops[stop] = None
         self.loop = asyncio.get_running_loop()
         beside = [asyncio.create_task(part) for part in alerting]
         try:
@@ -187,7 +190,7 @@ class AppParts:
             for part in beside:
                 part.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-            self.stops.discard(stop)
+            self.stops.pop(stop, None)
             stop.over.set()
         return worker.leased
 
@@ -218,7 +221,7 @@ class AppParts:
         """In a forked child: the parent's loop and workers, and an open or close that goes on there, are not ours."""
         self.lock = asyncio.Lock()
         self.loop = None
-        self.stops = set()
+        self.stops = {}
 
 
 _apps: weakref.WeakSet[AppParts] = weakref.WeakSet()
