@@ -88,10 +88,11 @@ class Remote(Generic[J, R]):
         try:
             return await asyncio.shield(delivery.report)
         except asyncio.CancelledError:
+            # Too late to cancel it; and what comes after it in order must wait.
+            if delivery.report.done() or (delivery.until is not None and cancel_requested()):
+                return await delivery.report
             if delivery.until is None or self._idle:
                 raise
-            if cancel_requested():  # too late; and what comes after it in order must wait
-                return await delivery.report
             left = max(0, delivery.until - self._clock.monotonic()) / 1000
             raise Snooze(left, note=f"no report of {self.name}, which may have delivered it") from None
         finally:
