@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from redrive import Item, Redrive
+from redrive import Item, Redrive, Snooze
 from redrive.core.item import Ending
 from redrive.core.states import State
 from redrive.errors import AppClosed
@@ -77,6 +77,30 @@ async def test_a_handler_longer_than_the_grace_is_released_at_once_and_uncharged
     assert (found.item.attempt, found.item.errors, found.item.crashes, found.item.deliveries) == (0, 0, 0, 1)
     assert [attempt.ending for attempt in found.attempts] == [Ending.RELEASED]
     assert [event.released for event in seen.of(WorkerStopped)] == [1]
+
+
+async def test_a_handler_that_is_cut_may_snooze(lab: Lab) -> None:
+    """What it does goes on elsewhere, and must not be begun anew before it is over."""
+    app = await lab.app()
+    runs: list[int] = []
+
+    @app.handler("q")
+    async def elsewhere() -> None:
+        runs.append(1)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise Snooze("40s", note="it goes on") from None
+
+    item_id = await app.enqueue("q")
+    worker = asyncio.create_task(app.run())
+    await lab.until(lambda: bool(runs))
+    await lab.drive(app.stop(grace=0))
+    await lab.drive(worker)
+    found = await lab.history(item_id)
+    assert (found.item.state, found.item.attempt) == (State.READY, 0)
+    assert found.item.due_at - lab.clock.now() > 35_000
+    assert [(attempt.ending, attempt.note) for attempt in found.attempts] == [(Ending.SNOOZED, "it goes on")]
 
 
 async def test_a_second_stop_does_not_wait_for_the_grace(lab: Lab) -> None:

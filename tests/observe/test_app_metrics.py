@@ -102,15 +102,18 @@ async def test_what_goes_wrong_is_counted_by_queue_and_part() -> None:
         ev.StoreFailed("pump", "away"),
         ev.TicksMissed("nightly", 3, 1, "down"),
         started,
+        ev.Started("v", "emails", "c", 2, 1),
+        ev.SettleRefused("w", "emails", "c", 1, "another worker has it"),
         ev.WorkerStopped("w", 0),
     )
     assert await scraped(registry) == [
         'redrive_deliveries_total{ending="crashed",queue="emails",state="ready"} 1.0',
+        'redrive_items_running{queue="emails"} 1.0',
         'redrive_leases_lost_total{queue="emails"} 1.0',
         'redrive_leases_reclaimed_total{queue="emails"} 1.0',
         'redrive_retries_total{queue="emails"} 1.0',
         'redrive_schedule_ticks_missed_total{schedule="nightly"} 3.0',
-        'redrive_settles_refused_total{queue="emails"} 1.0',
+        'redrive_settles_refused_total{queue="emails"} 2.0',
         'redrive_store_errors_total{part="pump"} 1.0',
     ]
 

@@ -17,10 +17,12 @@ import uvicorn
 
 from redrive.core.item import History
 from redrive.core.states import State
+from redrive.events import Event, SettleRefused
 from redrive.testing.clock import FakeClock
 from redrive.webhooks import Relay, Webhook, WebhookHub
 from redrive.webhooks.hub import Edge
 from redrive.webhooks.model import Envelope
+from tests.support.lab import Lab, Shared
 from tests.support.rig.patience import eventually
 
 LIMIT = 20.0
@@ -111,11 +113,18 @@ async def target() -> AsyncIterator[Target]:
 class Kit:
     """An edge, and what is asked of it."""
 
-    def __init__(self, relay: Relay, clock: FakeClock) -> None:
+    def __init__(self, relay: Relay, clock: FakeClock, tick: Callable[[str], Awaitable[None]] | None = None) -> None:
         self.relay = relay
         self.clock = clock
+        self.tick = clock.tick if tick is None else tick
         self.url = ""
         self.edge: Edge = Edge(relay)
+        self.refused: list[SettleRefused] = []
+        relay.app.events.subscribe(self._note)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, SettleRefused):
+            self.refused.append(event)
 
     @asynccontextmanager
     async def serve(self, port: int = 0) -> AsyncIterator[str]:
@@ -242,6 +251,15 @@ async def kit() -> AsyncIterator[Kit]:
 
 
 @pytest.fixture
+async def lab_kit(lab: Lab) -> AsyncIterator[Kit]:
+    """An edge on the store of a lab."""
+    async with Relay(Shared(lab.store, lab.clock), clock=lab.clock, log=False, actor="test") as relay:
+        made = Kit(relay, lab.clock, lab.pass_time)
+        async with made.serve():
+            yield made
+
+
+@pytest.fixture
 async def shop() -> AsyncIterator[Target]:
     async with target() as made:
         yield made
@@ -261,12 +279,12 @@ class Door:
 
 
 @asynccontextmanager
-async def polling(kit: Kit, one: Raw) -> AsyncIterator[asyncio.Task[list[dict[str, Any]]]]:
+async def polling(kit: Kit, one: Raw, *have: dict[str, Any]) -> AsyncIterator[asyncio.Task[list[dict[str, Any]]]]:
     """A long poll that has reached the edge."""
     (session,) = [each for each in kit.edge.sessions.values() if each.id == one.session]
-    session.seen = -1
-    task = asyncio.create_task(one.next())
-    await kit.until(lambda: session.seen >= 0, "the poll has come")
+    session.remote.seen = -1
+    task = asyncio.create_task(one.next(*have))
+    await kit.until(lambda: session.remote.seen >= 0, "the poll has come")
     try:
         yield task
     finally:
@@ -278,7 +296,7 @@ async def patiently(kit: Kit, one: Raw) -> dict[str, Any]:
     """The next delivery, polled for as a hub does, for two minutes."""
     for _ in range(8):
         async with polling(kit, one) as poll:
-            await kit.clock.tick("15s")
+            await kit.tick("15s")
             if found := await poll:
                 return found[0]
     raise AssertionError("nothing was given")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from redrive.core.states import State
 from redrive.stores.clock import SystemClock
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import FaultyStore
 from redrive.webhooks import Relay, WebhookHub
+from redrive.webhooks import hub as hub_module
 from redrive.webhooks.delivery import Request
 from redrive.webhooks.hub import Accepted, Given, Result
+from redrive.webhooks.hub_client import EdgeUnreachable
 from tests.webhooks.hub_kit import (
     LOOPBACK,
     Door,
@@ -23,8 +29,10 @@ from tests.webhooks.hub_kit import (
     hub,
     killed,
     kit,
+    polling,
     port_of,
     raw,
+    serving,
     shop,
 )
 
@@ -48,7 +56,7 @@ async def test_a_hub_that_is_killed_loses_nothing(kit: Kit, shop: Target) -> Non
     assert shop.ids == [first, first, second]
     assert [arrived.attempt for arrived in shop.seen] == ["1", "1", "1"]
     notes = [attempt.note for attempt in (await kit.history(first)).attempts]
-    assert notes == ["hub killed is gone, and may have delivered it", ""]
+    assert notes == ["no report of hub killed, which may have delivered it", ""]
 
 
 async def test_an_edge_that_restarts_gets_the_result_of_what_is_under_way(kit: Kit, shop: Target) -> None:
@@ -65,9 +73,9 @@ async def test_an_edge_that_restarts_gets_the_result_of_what_is_under_way(kit: K
         await kit.until(lambda: bool(kit.edge.sessions), "it is connected again")
         (session,) = kit.edge.sessions.values()
         await kit.clock.tick("34s")
-        assert not session._waiting, "others do not get it while it may be under way"  # noqa: SLF001 - what waits
+        assert not session.remote._deliveries, "others do not get it while it may be under way"  # noqa: SLF001 - what waits
         await kit.clock.tick("5s")
-        await kit.until(lambda: bool(session._waiting), "leased")  # noqa: SLF001 - as above
+        await kit.until(lambda: bool(session.remote._deliveries), "leased")  # noqa: SLF001 - as above
         door.opened.set()
         await kit.ended(hook)
         made.stop()
@@ -145,6 +153,86 @@ async def test_a_delivery_that_took_too_long_to_the_hub_is_not_sent(
     assert not shop.seen
 
 
+async def test_a_delivery_that_a_hub_keeps_without_a_report_has_failed(kit: Kit) -> None:
+    await kit.endpoint(timeout="1s")
+    (hook,) = await kit.receive()
+    async with raw(kit, await kit.token()) as one:
+        await one.connect("h")
+        (given,) = await one.next()
+        for _ in range(5):  # the first that is asked after the request is over grants a minute
+            async with polling(kit, one, given) as poll:
+                await kit.clock.tick("15s")
+                assert await poll == []
+        async with polling(kit, one, given) as poll:
+            await kit.failed_once(hook)
+            await kit.clock.tick("1s")
+            (again,) = await poll
+        assert (again["id"], again["attempt"]) == (hook, 2)
+        assert await one.result(given) == (200, {"accepted": False})
+    (attempt,) = (await kit.history(hook)).attempts
+    assert attempt.failure is not None
+    assert attempt.failure.text == "hub h did not report within 75 s"
+
+
+async def test_a_delivery_that_does_not_reach_its_hub_has_failed(kit: Kit) -> None:
+    """Each answer is lost, as on a slow link, and asked for again."""
+    await kit.endpoint(timeout="1s")
+    (hook,) = await kit.receive()
+    found: list[list[int]] = []
+    async with raw(kit, await kit.token()) as one:
+        await one.connect("h")
+        for _ in range(4):
+            async with polling(kit, one) as poll:
+                await kit.clock.tick("46s")
+                found.append([each["attempt"] for each in await poll])
+    assert found == [[1], [1], [], [2]]
+    (attempt,) = (await kit.history(hook)).attempts
+    assert attempt.failure is not None
+    assert attempt.failure.text == "hub h did not report within 138 s"
+
+
+async def test_results_that_do_not_get_through_are_failed_attempts(
+    kit: Kit, shop: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy in between refuses them; the hub still asks. It does not keep them for ever."""
+    call = WebhookHub._call  # noqa: SLF001 - where the proxy is
+
+    async def refused(self: WebhookHub, path: str, *given: Any, **options: Any) -> Any:
+        if path == "result":
+            raise EdgeUnreachable("HTTP 403")
+        return await call(self, path, *given, **options)
+
+    monkeypatch.setattr(WebhookHub, "_call", refused)
+    await kit.endpoint(shop.url, timeout="1s", retry={"max_attempts": 1})
+    (hook,) = await kit.receive()
+    async with hub(kit, await kit.token()) as made:
+        await shop.got(1)
+
+        async def dropped() -> bool:
+            await kit.clock.tick("1s")
+            return not made._works  # noqa: SLF001 - what it keeps
+
+        await kit.until(dropped, "the hub gives the result up")
+    webhook = await kit.webhook(hook)
+    assert webhook.status == "failed"
+    assert str(webhook.error_message).startswith("hub h did not report within ")
+
+
+async def test_a_report_that_is_too_large_is_made_without_headers_and_body(
+    kit: Kit, shop: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(hub_module.LIMITS, "result", 1_000)
+    await kit.endpoint(shop.url)
+    door = Door(shop, (200, [], b"y" * 2_000))
+    door.opened.set()
+    (hook,) = await kit.receive()
+    async with hub(kit, await kit.token()):
+        await kit.ended(hook)
+    (attempt,) = (await kit.history(hook)).attempts
+    assert attempt.output.startswith(b"HTTP 200\n\nhub h: the edge refused the headers and the body: ")
+    assert len(shop.seen) == 1
+
+
 async def test_an_outage_of_the_store_disconnects_nobody(shop: Target) -> None:
     clock = FakeClock()
     store = FaultyStore(MemoryStore(clock))
@@ -215,12 +303,46 @@ async def test_an_edge_that_is_stopped_waits_for_results(kit: Kit, shop: Target)
         stop = asyncio.create_task(kit.relay.stop())
         await kit.clock.rest()
         assert not stop.done()
+        async with raw(kit, await kit.token()) as late:
+            status, said = await late.call("connect", {"hub": "late"})
+            assert (status, said["code"]) == (503, "EDGE_STOPPING")
         door.opened.set()
         await stop
         await run
     await kit.ended(first)
     assert (await kit.history(second)).item.deliveries == 0
     assert shop.ids == [first]
+
+
+async def test_an_edge_that_is_stopped_at_once_waits_until_requests_are_over(kit: Kit) -> None:
+    await kit.endpoint()
+    (hook,) = await kit.receive()
+    async with raw(kit, await kit.token()) as one:
+        await one.connect("h")
+        await one.next()
+        await kit.relay.stop(grace=0)
+    item = (await kit.history(hook)).item
+    assert (item.state, item.attempt, item.due_at - kit.clock.now()) == (State.READY, 0, 40_000)
+
+
+async def test_edges_that_share_an_address_without_sticky_routing_are_named(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    edges = [kit.relay.asgi(), kit.relay.asgi()]
+    turns = itertools.cycle(edges)
+
+    async def balanced(scope: Any, receive: Any, send: Any) -> None:
+        await next(turns)(scope, receive, send)
+
+    async with AsyncExitStack() as stack:
+        for each in edges:
+            await stack.enter_async_context(each.router.lifespan_context(each))
+        kit.url = await stack.enter_async_context(serving(balanced, lifespan=False))
+        async with hub(kit, await kit.token()):
+            await kit.until(lambda: "does not serve" in caplog.text, "its session is unknown")
+            assert "sticky routing" not in caplog.text
+            await kit.clock.tick("1s")
+            await kit.until(lambda: "sticky routing" in caplog.text, "it is again")
 
 
 async def test_pauses_grow_to_a_minute_and_begin_anew_after_a_stable_one(

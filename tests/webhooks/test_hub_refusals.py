@@ -9,6 +9,7 @@ import pytest
 
 from redrive.errors import ConfigError
 from redrive.webhooks import HubRefused, WebhookHub
+from redrive.webhooks import hub as hub_module
 from tests.webhooks.hub_kit import (
     LOOPBACK,
     Door,
@@ -82,9 +83,22 @@ async def test_hostile_bodies_are_bad_requests(kit: Kit, path: str, body: bytes)
 
 async def test_large_bodies_are_not_read(kit: Kit) -> None:
     async with raw(kit, await kit.token()) as one:
-        for path, size in (("connect", 128 * 1024), ("next", 128 * 1024), ("result", 2 * 1024 * 1024)):
+        for path, size in (("connect", 128 * 1024), ("next", 128 * 1024), ("result", 4 * 1024 * 1024)):
             status, said = await one.call(path, b" " * (size + 1))
             assert (status, said["code"]) == (413, "TOO_LARGE")
+
+
+async def test_a_token_has_a_bounded_number_of_hubs(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "MOST", 2)
+    token, other = await kit.token(), await kit.token()
+    async with raw(kit, token) as one, raw(kit, other) as two:
+        for name in ("a", "b", "b"):
+            await one.connect(name)
+        status, said = await one.call("connect", {"hub": "c"})
+        assert (status, said["code"]) == (429, "TOO_MANY_HUBS")
+        await two.connect("c")
+        await one.call("close", {"session": one.session})
+        await one.connect("c")
 
 
 @pytest.mark.parametrize("concurrency", [-5, 10**9])
@@ -94,9 +108,9 @@ async def test_a_hub_has_a_bounded_number_of_deliveries(kit: Kit, concurrency: i
     async with raw(kit, await kit.token()) as one:
         await one.connect(concurrency=concurrency)
         (session,) = kit.edge.sessions.values()
-        await kit.until(lambda: bool(session._waiting), "leased")  # noqa: SLF001 - what waits
+        await kit.until(lambda: bool(session.remote._deliveries), "leased")  # noqa: SLF001 - what waits
         await kit.clock.rest()
-        assert len(session._waiting) == (1 if concurrency < 0 else 100)  # noqa: SLF001 - as above
+        assert len(session.remote._deliveries) == (1 if concurrency < 0 else 100)  # noqa: SLF001 - as above
 
 
 @pytest.mark.parametrize(

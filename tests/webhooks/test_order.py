@@ -5,10 +5,13 @@ What arrives is in order and without a gap, never twice at once, and again only 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from redrive.core.item import Item, Millis
-from redrive.webhooks import delivery, hub
+from redrive.engine import remote
+from redrive.webhooks import delivery
 from redrive.webhooks.delivery import Request, Response
 from redrive.webhooks.hub import Given
 from redrive.webhooks.hub_client import WebhookHub
@@ -55,7 +58,7 @@ def test_r0_an_endpoint_without_order_is_named() -> None:
 @pytest.mark.slow
 def test_r0_an_edge_that_is_impatient_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not wait until the request of a hub that is gone is over."""
-    monkeypatch.setattr(hub, "TRAVEL", -60_000)
+    monkeypatch.setattr(remote, "TRAVEL", -60_000)
     assert planted("double")
 
 
@@ -79,8 +82,8 @@ def test_r0_a_delivery_that_is_only_hoped_for_is_named(monkeypatch: pytest.Monke
     async def hopeful(self: delivery.Delivery, item: Item) -> None:
         send = self._send
 
-        async def sent(item: Item, request: Request) -> Response:
-            response = await send(item, request)
+        async def sent(item: Item, make: Callable[[], Request]) -> Response:
+            response = await send(item, make)
             return response if response.status else Response(200)
 
         self._send = sent

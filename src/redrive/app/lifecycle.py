@@ -41,6 +41,7 @@ from redrive.stores.url import store_from_url
 
 if TYPE_CHECKING:
     from redrive.engine.outbox import Deliver
+    from redrive.engine.slots import Demand
 
 
 class AppParts:
@@ -64,7 +65,7 @@ class AppParts:
     def bind(self, store: Store, clock: Clock) -> None:
         self.store = store
         self.clock = clock
-        self.stops: set[Stop] = set()
+        self.stops: dict[Stop, None] = {}
         self.alerting: list[asyncio.Task[None]] = []
         self.alerted: int = 0
         self.state = "new"
@@ -161,6 +162,7 @@ class AppParts:
         until_idle: bool,
         grace: Duration,
         most: int | None = None,
+        demand: Demand | None = None,
         item: str = "",
     ) -> int:
         """Runs a worker, for one item or for all, and says how many items it leased.
@@ -182,19 +184,20 @@ class AppParts:
             policies=self.registry.policies,
             until_idle=until_idle,
             most=most,
+            demand=demand,
             # A worker beside it may be the one that the hook is for.
             write_hook=None if item else self.write_hook,
             item=item,
             release=self.release,
             send_by_payload=partial(send_window, clock=self.clock, max_payload=self.max_payload),
         )
-        self.stops.add(stop)
+        self.stops[stop] = None
         self.loop = asyncio.get_running_loop()
         try:
             async with nullcontext() if item else self._alerting(store, worker.name):
                 await worker.run(stop.asked, stop.now, stop.grace)
         finally:
-            self.stops.discard(stop)
+            self.stops.pop(stop, None)
             stop.over.set()
         return worker.leased
 
@@ -237,7 +240,7 @@ class AppParts:
         """In a forked child: the parent's loop and workers, and an open or close that goes on there, are not ours."""
         self.lock = asyncio.Lock()
         self.loop = None
-        self.stops = set()
+        self.stops = {}
         self.alerting, self.alerted = [], 0
 
 

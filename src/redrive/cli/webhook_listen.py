@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -125,9 +125,10 @@ class _Listening(RelayProcess):
 
         clock = clock_of(self.relay.app)
 
-        async def shown(item: Item, request: Request) -> Response:
+        async def shown(item: Item, make: Callable[[], Request]) -> Response:
             began, since = clock.now(), clock.monotonic()
-            response = await send(item, msgspec.structs.replace(request, url=self._forward))
+            request = msgspec.structs.replace(make(), url=self._forward)
+            response = await send(item, lambda: request)
             named = envelope_of(item.payload).event_type or event_of(request.headers, request.body)
             what = named or f"/h/{self._endpoint_id}"
             self._lines.show(began, item, what, request.body, response, took=clock.monotonic() - since)

@@ -241,7 +241,7 @@ class Runner:
 
     async def _judged(self, run: Run, error: BaseException) -> o.Outcome | None:
         try:
-            if run.why in (Why.LOST, Why.SHUTDOWN):
+            if run.why is Why.LOST or (run.why is Why.SHUTDOWN and not isinstance(error, signals.Snooze)):
                 return self._stopped(run)
             if run.asked and not isinstance(error, signals.Dead):
                 return await self._obeyed(run, error)

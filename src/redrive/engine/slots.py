@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from redrive.core.item import Item, Millis
 from redrive.core.lanes import CYCLE, WHOLE
@@ -19,6 +19,18 @@ LEASE_LIMIT = 500
 HALVES_FROM = 200
 """Of so many slots on, a request asks for half of them at most: while the store is busy with one half, the handlers of
 the other run. Fewer would not be worth a write of their own."""
+
+
+class Demand:
+    """Whether work is wanted: while it is not, the worker that has this demand leases nothing new."""
+
+    def __init__(self) -> None:
+        self.wanted = True
+        self.changed: Callable[[], None] = lambda: None
+
+    def set(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self.changed()
 
 
 class Slots:

@@ -32,7 +32,7 @@ from redrive.engine.report import Reporter, attempt_of, clarified, unclear
 from redrive.engine.runner import Run, Runner, Why
 from redrive.engine.schedule import Scheduler
 from redrive.engine.settings import Settings
-from redrive.engine.slots import Slots
+from redrive.engine.slots import Demand, Slots
 from redrive.engine.store_retry import StoreRetry
 from redrive.engine.write_hook import WriteHook
 from redrive.errors import EncryptionKeyMissing
@@ -61,6 +61,7 @@ class Worker:
         until_idle: bool = False,
         most: int | None = None,
         write_hook: WriteHook | None = None,
+        demand: Demand | None = None,
         once: bool = False,
         item: str = "",
         release: str = "",
@@ -82,6 +83,8 @@ class Worker:
         self.leased = 0
         """How many items were leased."""
         self._write_hook = write_hook
+        self._demand = Demand() if demand is None else demand
+        self._demand.changed = self._stir
         self._release = release
         self._send_by_payload = send_by_payload
         self._kinds = {queue: kinds for queue, each in handlers.items() if (kinds := each.kinds) is not None}
@@ -213,7 +216,7 @@ class Worker:
                 await asyncio.sleep(0)
                 self._due = True
             batch, self._ended = self._ended, []
-            if self._stopping or self._item:
+            if self._stopping or self._item or not self._demand.wanted:
                 request = None
             if batch:
                 await self._settle(batch, request)

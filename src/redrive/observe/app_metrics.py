@@ -99,8 +99,8 @@ class AppMetrics(Metrics):
             case ev.WorkerStopped(worker=worker):
                 for each in [each for each, run in self._running.items() if run[0] == worker]:
                     self._ended(each)
-            case ev.SettleRefused(id=id) | ev.LeaseLost(id=id):
-                self._ended(id)
+            case ev.SettleRefused(worker=worker, id=id) | ev.LeaseLost(worker=worker, id=id):
+                self._ended(id, worker)
             case _:
                 pass
         if type(event) in COUNTED:
@@ -125,9 +125,11 @@ class AppMetrics(Metrics):
         elif event.state == "ready" and event.ending in RETRIED:
             self._count("retries", (queue,))
 
-    def _ended(self, id: str) -> None:
-        run = self._running.pop(id, None)
-        if run is not None:
+    def _ended(self, id: str, worker: str = "") -> None:
+        """`worker`: unless another one of this process runs it now."""
+        run = self._running.get(id)
+        if run is not None and worker in ("", run[0]):
+            del self._running[id]
             self._count("items_running", (run[1],), -1)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from redrive import keep_output
 from redrive.core.backoff import exponential
 from redrive.core.classify import dead_on, retry_on
-from redrive.core.item import Item, Millis
+from redrive.core.item import Instant, Item, Millis
 from redrive.core.policy import Policy
 from redrive.core.policy_data import resolve
 from redrive.engine.evidence import as_delay
@@ -82,7 +82,9 @@ class Response(Struct, frozen=True, omit_defaults=True):
         return kept[: BODY_LIMIT - len(CUT)] + CUT
 
 
-Send = Callable[[Item, Request], Awaitable[Response]]
+Send = Callable[[Item, Callable[[], Request]], Awaitable[Response]]
+"""Calls for the request when it is sent: it is signed with the time at which it is made."""
+Signing = tuple[tuple[str, Instant | None], ...]
 POLICY = Policy(
     exponential("1s", factor=2, cap="1h"),
     max_attempts=None,
@@ -92,14 +94,14 @@ POLICY = Policy(
 """Neither attempts nor lost workers end a webhook: answers do, and age does (`maintenance`)."""
 
 
-def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tuple[str, ...], now: Millis) -> Request:
+def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, signing: Signing, now: Instant) -> Request:
     """The headers that came with it, the endpoint's own, and ours: the id, which stays the same, and the attempt."""
     headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
-    check_headers(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
     headers += endpoint.headers
     headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
+    secrets = [secret for secret, until in signing if until is None or until > now]
     if envelope.event_type and secrets:
         headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
     return Request(endpoint.url, tuple(headers), envelope.body, endpoint.timeout, envelope.query)
@@ -142,14 +144,12 @@ class Delivery:
             envelope = envelope_of(item.payload)
         except PayloadUndecodable as error:
             raise Dead(error.message) from error
-        now = self._clock.now()
         signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
-        secrets = tuple([secret for secret, until in signing if until is None or until > now])
         try:
-            request = request_of(endpoint, item, envelope, secrets, now)
+            check_headers(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
         except ConfigError as error:
             raise WebhookRejected(str(error)) from None
-        response = await self._send(item, request)
+        response = await self._send(item, lambda: request_of(endpoint, item, envelope, signing, self._clock.now()))
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
         if not 200 <= response.status < 300:
@@ -213,7 +213,7 @@ async def sent(client: HttpClient, request: Request) -> Response:
 def direct(client: HttpClient) -> Send:
     """Sends from this process."""
 
-    async def send(_item: Item, request: Request) -> Response:
-        return await sent(client, request)
+    async def send(_item: Item, make: Callable[[], Request]) -> Response:
+        return await sent(client, make())
 
     return send

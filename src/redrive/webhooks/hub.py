@@ -5,17 +5,18 @@
     POST /hub/result   {session, id, delivery, response} -> {accepted}
     POST /hub/close    {session}
 
-The worker leases, and settles by what the hub answered: the hub decides nothing. A hub that is silent for a minute is
-disconnected; what it had is given back, uncharged, and results that come later are refused. What is refused is answered
-by {code, error}: see `tokens`.
+The worker leases while the hub asks (`engine.remote`), and settles by what it answered: the hub decides nothing. A hub
+that is silent for a minute is disconnected; what it had is given back, uncharged, and results that come later are
+refused. What is refused is answered by {code, error}: see `tokens`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,40 +27,37 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
-from redrive import Snooze
 from redrive.app.internals import clock_of, handler_for, parts_of, store_of
 from redrive.core import codec
 from redrive.core.item import Instant, Item, Millis
 from redrive.core.quantity import shown
 from redrive.core.verbs import DocumentWrite
 from redrive.engine.ids import new_id
+from redrive.engine.remote import POLL, Job, Late, Remote
 from redrive.errors import ConfigError, StoreError
+from redrive.events import SettleRefused
 from redrive.office.settings import check_name
 from redrive.office.tokens import Token
 from redrive.webhooks.delivery import BODY_LIMIT, POLICY, Request, Response
-from redrive.webhooks.model import FAMILIES, HUB, WEEK
-from redrive.webhooks.tokens import ALL, HubRefused
+from redrive.webhooks.model import FAMILIES, HUB, WEEK, endpoint_id
+from redrive.webhooks.tokens import ALL, HubRefused, Tokens
 
 logger = logging.getLogger("redrive.webhooks")
 
 KIND = "webhook.hub"
-POLL: Millis = 15_000
-"""The longest answer to /hub/next; a hub asks again at once, which is its heartbeat."""
 STALE: Millis = 60_000
 LEASE: Millis = 90_000
 """A third of it may be over when a delivery is given; what is left outlasts the request, should the edge crash."""
-TRAVEL: Millis = 10_000
-"""What a delivery may take to its hub; the time of a later one is cut, so that the edge knows when it is over."""
 GRACE = "30s"
 """For what hubs have when the app is told to stop: they may still report."""
 MOST = 100
-"""Deliveries that a hub may have at once."""
+"""Deliveries that a hub may have at once, and hubs that may be connected with one token."""
 ANSWER = 8 * 1024 * 1024
 """Bytes of bodies in an answer to /hub/next, unless a single one is larger."""
 LARGEST = 4 * ANSWER
 """Bytes of a body that a hub takes."""
 SMALL = 128 * 1024
-LIMITS = {"result": 2 * 1024 * 1024}
+LIMITS = {"result": 4 * 1024 * 1024}
 """Bytes of a request: headers and the body of an answer, both bounded by the hub. SMALL for the others."""
 FAMILY = FAMILIES[1]
 Number = tuple[str, int]
@@ -128,15 +126,6 @@ class Hub(Struct, frozen=True):
     connected: bool
 
 
-class Waiting:
-    """A delivery that waits for its result. `until`: when its request is over in any case; None: not given yet."""
-
-    def __init__(self, given: Given) -> None:
-        self.given = given
-        self.until: Millis | None = None
-        self.answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
-
-
 class Session:
     """A connected hub, and the worker that leases for it."""
 
@@ -148,113 +137,63 @@ class Session:
         self._relay = relay
         self._clock = clock_of(relay.app)
         self.connected_at = self._clock.now()
-        self.seen = self._clock.monotonic()
-        self._waiting: dict[Number, Waiting] = {}
-        self._more = asyncio.Event()
-        self._closed = False
-        self._concurrency = max(1, min(asked.concurrency, MOST))
-        self.worker = asyncio.create_task(self._work())
+        self.remote: Remote[Given, Response] = Remote(f"hub {self.name}", self._clock, most_bytes=ANSWER)
+        self.worker = asyncio.create_task(self._work(max(1, min(asked.concurrency, MOST))))
 
-    async def _work(self) -> None:
-        handle = self._relay.delivery(self._send).handle
+    async def _work(self, slots: int) -> None:
+        handle, app = self._relay.delivery(self._send).handle, self._relay.app
         queues = [FAMILY] if self.endpoints == ALL else [f"{HUB}:{each}" for each in self.endpoints]
         handlers = {
-            queue: handler_for(queue, handle, policy=POLICY, lease=LEASE, concurrency=self._concurrency)
-            for queue in queues
+            queue: handler_for(queue, handle, policy=POLICY, lease=LEASE, concurrency=slots) for queue in queues
         }
-        app = self._relay.app
+        options: dict[str, Any] = {"grace": GRACE, "most": slots, "demand": self.remote.demand}
         try:
-            await parts_of(app).work(store_of(app), handlers, until_idle=False, grace=GRACE, most=self._concurrency)
+            await parts_of(app).work(store_of(app), handlers, until_idle=False, **options)
         except Exception:
             logger.exception("the worker of hub %s ended", self.name)
         finally:
-            self._more.set()
+            self.remote.close()
 
-    async def _send(self, item: Item, request: Request) -> Response:
+    async def _send(self, item: Item, make: Callable[[], Request]) -> Response:
         """Hands the request to the hub, and waits for what came of it."""
-        if self._closed:
-            raise Snooze("0s", note=f"hub {self.name} is gone")
-        if len(request.body) > LARGEST:
-            return Response(error=f"a body of {len(request.body):,} bytes is too large for a hub", denied=True)
-        turn = f"{item.replays}.{item.errors}"
-        given = Given(item.id, item.deliveries, item.queue.partition(":")[2], item.attempt, turn, request)
-        key = item.id, item.deliveries
-        self._waiting[key] = waiting = Waiting(given)
-        self._more.set()
+        key, endpoint, turn = (item.id, item.deliveries), endpoint_id(item.queue), f"{item.replays}.{item.errors}"
+
+        def job() -> Job[Given]:
+            request = make()
+            return Job(Given(*key, endpoint, item.attempt, turn, request), request.within, len(request.body))
+
+        if (size := job().size) > LARGEST:
+            return Response(error=f"a body of {size:,} bytes is too large for a hub", denied=True)
         try:
-            return await waiting.answer
-        finally:
-            del self._waiting[key]
+            return await self.remote.work(key, job)
+        except Late as late:
+            return Response(error=str(late))
 
-    async def next(self, have: Collection[Number]) -> Deliveries:
-        self.seen = self._clock.monotonic()
-        began = self.seen
-        while not self.worker.done():
-            self._more.clear()
-            found, now = self._chosen(frozenset(have)), self._clock.monotonic()
-            if found:
-                self.seen = now
-            if found or now >= began + POLL:
-                return Deliveries(found, now - began)
-            await self._clock.wait(self._more, began + POLL - now)
-        raise HubRefused("SESSION_UNKNOWN", "connect again")
-
-    def _chosen(self, have: Collection[Number]) -> tuple[Given, ...]:
-        found: list[Given] = []
-        size, now = 0, self._clock.monotonic()
-        for key, waiting in self._waiting.items():
-            if key in have or waiting.answer.done():
-                continue
-            size += len(waiting.given.request.body)
-            if found and size > ANSWER:
-                break
-            waiting.until = now + waiting.given.request.within + TRAVEL
-            found.append(waiting.given)
-        return tuple(found)
-
-    def result(self, result: Result) -> bool:
-        self.seen = self._clock.monotonic()
-        waiting = self._waiting.get((result.id, result.delivery))
-        if waiting is None or waiting.until is None or waiting.answer.done():
-            return False
-        waiting.answer.set_result(result.response)
-        return True
-
-    def over(self) -> bool:
-        """Its worker has ended; or the hub is silent for so long that its last request is over."""
-        return self.worker.done() or self._clock.monotonic() - self.seen > STALE
-
-    async def close(self) -> None:
-        """What the hub was given is not given to others while a request for it may be under way."""
-        self._closed = True
-        for waiting in self._waiting.values():
-            if waiting.until is not None and not waiting.answer.done():
-                left = max(0, waiting.until - self._clock.monotonic()) / 1000
-                note = f"hub {self.name} is gone, and may have delivered it"
-                waiting.answer.set_exception(Snooze(left, note=note))
-        self.worker.cancel()  # after them, so that handlers end by that, and nothing more is leased
+    async def close(self, *, idle: bool = False) -> None:
+        """`idle`: by its own word, the hub has no request under way."""
+        self.remote.close(idle=idle)
+        self.worker.cancel()
         await asyncio.wait({self.worker})
 
     def hub(self, *, connected: bool) -> Hub:
-        seen_at = self._clock.now() - max(0, self._clock.monotonic() - self.seen)
+        seen_at = self._clock.now() - (self._clock.monotonic() - self.remote.seen)
         return Hub(self.name, self.token.id, self.endpoints, self.connected_at, seen_at, connected)
 
 
 class Edge:
-    """`refused`: how many results were refused because they came too late, or from a hub that does not have it."""
-
     def __init__(self, relay: Any) -> None:
         self.relay = relay
         self.sessions: dict[str, Session] = {}
-        self.refused = 0
         self._watcher: asyncio.Task[None] | None = None
 
     def routes(self) -> list[Route]:
-        paths = {"connect": self._connect, "next": self._next, "result": self._result, "close": self._close}
-        return [
-            Route(f"/hub/{name}", self._answering(function, LIMITS.get(name, SMALL)), methods=["POST"])
-            for name, function in paths.items()
-        ]
+        calls: dict[str, tuple[Any, Any]] = {
+            "connect": (self._connect, Connect),
+            "next": (self._next, Next),
+            "result": (self._result, Result),
+            "close": (self._close, Next),
+        }
+        return [Route(f"/hub/{name}", self._answering(name, *call), methods=["POST"]) for name, call in calls.items()]
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -271,7 +210,7 @@ class Edge:
         """While there are sessions. An outage of the store keeps hubs from being heard: then none is silent, until a
         minute after it, which is the longest pause of a hub between two tries.
         """
-        clock = clock_of(self.relay.app)
+        clock, excused = clock_of(self.relay.app), 0
         while self.sessions:
             await clock.sleep(POLL)
             sessions = tuple(self.sessions.values())
@@ -279,16 +218,16 @@ class Edge:
                 await self._note(sessions, connected=True)
                 await self._end_revoked()
             except StoreError:
-                for session in sessions:
-                    session.seen = clock.monotonic() + STALE
-            over = [session for session in sessions if session.over()]
+                excused = clock.monotonic() + STALE
+            silent = clock.monotonic() - STALE
+            over = [each for each in sessions if each.worker.done() or max(each.remote.seen, excused) < silent]
             for session in over:
                 logger.warning("hub %s is gone: what it had is given back", session.name)
             await self._disconnect(*over)
 
-    async def _disconnect(self, *sessions: Session) -> None:
+    async def _disconnect(self, *sessions: Session, idle: bool = False) -> None:
         ours = [session for session in sessions if self.sessions.pop(session.id, None) is not None]
-        await asyncio.gather(*(session.close() for session in ours))
+        await asyncio.gather(*(session.close(idle=idle) for session in ours))
         with suppress(StoreError):  # as in _connect
             await self._note(ours, connected=False)
         for session in ours:
@@ -303,14 +242,12 @@ class Edge:
         writes = [DocumentWrite(KIND, _key(hub), codec.encode(hub)) for hub in for_now]
         await store_of(self.relay.app).write_documents(writes)
 
-    def _answering(self, function: Any, limit: int) -> Any:
+    def _answering(self, name: str, function: Any, kind: Any) -> Any:
         async def answer(request: HttpRequest) -> HttpResponse:
-            header = request.headers.get("authorization", "")
             try:
-                token = await self.relay.tokens.check(header)
-                done = await function(token, await _body(request, limit))
-                if isinstance(done, Deliveries):
-                    await self.relay.tokens.check(header)  # it may have been revoked while the hub waited
+                token = await self._token(request)
+                asked = msgspec.json.decode(await _body(request, LIMITS.get(name, SMALL)), type=kind)
+                done = await function(request, token, asked)
                 return HttpResponse(msgspec.json.encode(done), media_type="application/json")
             except HubRefused as error:
                 refused = error
@@ -326,13 +263,20 @@ class Edge:
 
         return answer
 
-    async def _connect(self, token: Token, body: bytes) -> Connected:
-        asked = msgspec.json.decode(body, type=Connect)
+    async def _token(self, request: HttpRequest) -> Token:
+        tokens: Tokens = self.relay.tokens
+        return await tokens.check(request.headers.get("authorization", ""))
+
+    async def _connect(self, _: HttpRequest, token: Token, asked: Connect) -> Connected:
         check_name(asked.hub, "hub")
         endpoints = await self._endpoints(asked, token)
         # It came back before it was missed: at most one session has what is under way.
         while same := [each for each in self.sessions.values() if (each.name, each.token.id) == (asked.hub, token.id)]:
             await self._disconnect(*same)
+        if self.relay.stopping:
+            raise HubRefused("EDGE_STOPPING", "the edge is being stopped; connect again")
+        if sum(each.token.id == token.id for each in self.sessions.values()) >= MOST:
+            raise HubRefused("TOO_MANY_HUBS", f"{MOST} hubs are connected with this token; use another one for more")
         session = Session(self.relay, asked, token, endpoints)
         self.sessions[session.id] = session
         if self._watcher is None or self._watcher.done():
@@ -362,30 +306,35 @@ class Edge:
 
     def _session(self, token: Token, id: str) -> Session:
         session = self.sessions.get(id)
-        if session is None or session.token.id != token.id:
+        if session is None or session.token.id != token.id or session.worker.done():
             raise HubRefused("SESSION_UNKNOWN", "connect again")
         return session
 
-    async def _next(self, token: Token, body: bytes) -> Deliveries:
-        asked = msgspec.json.decode(body, type=Next)
-        return await self._session(token, asked.session).next(asked.have)
+    async def _next(self, request: HttpRequest, token: Token, asked: Next) -> Deliveries:
+        session = self._session(token, asked.session)
+        gone = asyncio.ensure_future(request.receive())  # all that can still come is that the hub is gone
+        try:
+            # The token may be revoked while the hub waits.
+            return Deliveries(*await session.remote.poll(frozenset(asked.have), gone, partial(self._token, request)))
+        finally:
+            gone.cancel()
 
-    async def _result(self, token: Token, body: bytes) -> Accepted:
-        result = msgspec.json.decode(body, type=Result)
+    async def _result(self, _: HttpRequest, token: Token, result: Result) -> Accepted:
         if not 0 <= result.response.status < 1000 or len(result.response.body) > BODY_LIMIT:
             raise ConfigError("it is not the result of a request", field="response")
+        accepted = False
         try:
-            accepted = self._session(token, result.session).result(result)
-        except HubRefused:
-            self.refused += 1
-            raise
-        if not accepted:
-            self.refused += 1
-            logger.warning("a late or repeated result for webhook %s was refused", result.id)
+            session = self._session(token, result.session)
+            accepted = session.remote.report((result.id, result.delivery), result.response)
+        finally:
+            if not accepted:
+                worker, why = f"hub token {token.name}", "it is late, or not of the hub that has the webhook"
+                late = SettleRefused(worker, FAMILY, result.id[:64], result.delivery, why)
+                parts_of(self.relay.app).events.emit(late)
         return Accepted(accepted)
 
-    async def _close(self, token: Token, body: bytes) -> Accepted:
-        await self._disconnect(self._session(token, msgspec.json.decode(body, type=Next).session))
+    async def _close(self, _: HttpRequest, token: Token, asked: Next) -> Accepted:
+        await self._disconnect(self._session(token, asked.session), idle=True)
         return Accepted(True)
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from redrive.core.item import Millis
 from redrive.core.validation import check_count, check_str_list
+from redrive.engine.remote import POLL, TRAVEL
 from redrive.errors import ConfigError
 from redrive.net.guard import Guard
 from redrive.net.http import HttpClient, HttpError
@@ -23,7 +24,7 @@ from redrive.office.settings import check_name
 from redrive.stores.clock import Clock, SystemClock
 from redrive.webhooks import hub
 from redrive.webhooks.delivery import Response, sent
-from redrive.webhooks.hub import MOST, POLL, TRAVEL, Accepted, Connect, Connected, Deliveries, Given, Next, Result
+from redrive.webhooks.hub import MOST, Accepted, Connect, Connected, Deliveries, Given, Next, Result
 from redrive.webhooks.tokens import PERMANENT, HubRefused
 
 logger = logging.getLogger("redrive.webhooks")
@@ -35,9 +36,11 @@ ANSWERS = 2 * hub.LARGEST
 FIRST, LONGEST = 1_000, 60_000
 """The pauses between tries, each twice the one before; after a stable minute from the first one on."""
 KEPT: Millis = 150_000
-"""How long a result is kept that the edge could not take, since it had restarted: the lease of its webhook has to end
-before it is given again.
+"""How long a result is kept that an edge which can be asked does not take. If the edge has restarted, the lease of its
+webhook has to end before it is given again.
 """
+STICKY = ": if several edges share this address, it needs sticky routing of /hub by the Authorization header"
+"""What is logged when sessions are unknown again and again: each edge has its own."""
 LAST_TRIES: Millis = 16_000
 """The pause from which on a hub that is told to stop gives up reporting."""
 HEADER = 4_096
@@ -95,6 +98,7 @@ class WebhookHub:
         self._guarded, self._own = HttpClient(guard=Guard(allow), packed=True), HttpClient(packed=True)
         self._stop = asyncio.Event()
         self._session = ""
+        self._since = self._heard = self._clock.monotonic()
         self._asking: asyncio.Task[None] | None = None
         self._works: dict[str, Work] = {}
 
@@ -127,7 +131,7 @@ class WebhookHub:
             work.again.set()
 
     async def _ask_until_stopped(self) -> None:
-        pause = FIRST
+        pause, code = FIRST, ""
         while not self._stop.is_set():
             began = self._clock.monotonic()
             self._asking = asyncio.create_task(self._ask())
@@ -141,7 +145,9 @@ class WebhookHub:
                 raise error
             if self._clock.monotonic() - began > LONGEST:
                 pause = FIRST
-            logger.warning("the edge does not serve: %s; again in %d s", error, pause // 1000)
+            before, code = code, error.code if isinstance(error, HubRefused) else ""
+            hint = STICKY if before == code == "SESSION_UNKNOWN" and pause > FIRST else ""
+            logger.warning("the edge does not serve: %s%s; again in %d s", error, hint, pause // 1000)
             await self._clock.wait(self._stop, pause)
             pause = min(pause * 2, LONGEST)
 
@@ -150,12 +156,14 @@ class WebhookHub:
         if not self._session:
             asked = Connect(self._name, self._endpoints, self._concurrency)
             self._session = (await self._call("connect", asked, Connected)).session
+            self._since = self._clock.monotonic()
             logger.info("hub %s is connected to %s", self._name, self._edge)
         while True:
             have = [work.given for work in self._works.values() if work.session == self._session]
             asked_next = Next(self._session, tuple([(given.id, given.delivery) for given in have]))
             asked_at = self._clock.monotonic()
             answer = await self._call("next", asked_next, Deliveries, within=POLL + CALL)
+            self._heard = self._clock.monotonic()
             for given in answer.deliveries:
                 self._begin(given, asked_at + answer.held + given.request.within + TRAVEL)
 
@@ -201,23 +209,28 @@ class WebhookHub:
 
     async def _report(self, work: Work, response: Response) -> None:
         """Until the edge has taken it or refused it: the target was called."""
-        pause = FIRST
+        pause, whole = FIRST, response
         while True:
             work.again.clear()
             result = Result(work.session, work.given.id, work.given.delivery, response)
+            last = self._heard - max(work.end, self._since) > KEPT
             try:
                 if not (await self._call("result", result, Accepted)).accepted:
                     logger.warning("webhook %s: the edge has a result already, or another hub has it", result.id)
                 return
             except EdgeUnreachable:
-                wait, pause = pause, min(pause * 2, LONGEST)
-                last = self._stop.is_set() and wait >= LAST_TRIES
+                last = last or (self._stop.is_set() and pause >= LAST_TRIES)
             except HubRefused as refused:
-                wait = KEPT
-                last = self._stop.is_set() or refused.code != "SESSION_UNKNOWN"
-            if last or (not await self._clock.wait(work.again, wait) and wait == KEPT):
+                if response is whole and refused.code in ("TOO_LARGE", "BAD_REQUEST"):
+                    note = f"hub {self._name}: the edge refused the headers and the body: {refused.message}"
+                    response = Response(whole.status, body=note.encode(), error=whole.error)
+                    continue
+                last, pause = last or self._stop.is_set() or refused.code != "SESSION_UNKNOWN", LONGEST
+            if last:
                 logger.warning("webhook %s: its result could not be reported; it will be sent again", result.id)
                 return
+            await self._clock.wait(work.again, pause)
+            pause = min(pause * 2, LONGEST)
 
     async def _call(self, path: str, body: Any, answer: type[T], *, within: Millis = CALL) -> T:
         """Raises EdgeUnreachable and HubRefused. Each call may be repeated: one that is lost is sent again."""
@@ -233,6 +246,8 @@ class WebhookHub:
             )
             if got.status == 200:
                 return msgspec.json.decode(got.body, type=answer)
+            if got.status == 413:  # by the edge, or a proxy in front of it
+                raise HubRefused("TOO_LARGE", "the request is too large")
             said = msgspec.json.decode(got.body, type=dict[str, str])
         except HttpError as error:
             raise EdgeUnreachable(str(error)) from None
@@ -245,4 +260,4 @@ class WebhookHub:
 
 def _text(text: str) -> str:
     """As the edge takes it: not too long, and in UTF-8."""
-    return text[:HEADER].encode(errors="replace").decode()
+    return text.encode(errors="replace")[:HEADER].decode(errors="ignore")

@@ -139,6 +139,7 @@ class Relay:
         log: bool = True,
         clock: Clock | None = None,
     ) -> None:
+        self.stopping = False
         self.max_body = parse_size(max_body, field="max_body")
         if retention not in ("letters", "seed"):
             raise ConfigError(f"must be letters or seed, got {shown(retention)}", field="retention", hint="use one")
@@ -237,10 +238,12 @@ class Relay:
         """Deliver, and maintain at once and then hourly, until `stop`. Without `deliver`, maintain only: an edge, whose
         hubs deliver.
         """
+        self.stopping = False
         await self.app.enqueue(QUEUE, dedupe_key=QUEUE)
         await self.app.run(until_idle=until_idle, grace=grace, queues=None if deliver else [QUEUE])
 
     async def stop(self, *, grace: Duration | None = None) -> None:
+        self.stopping = True
         await self.app.stop(grace=grace)
 
     async def maintain(self) -> Maintained:

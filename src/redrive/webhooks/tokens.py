@@ -26,7 +26,14 @@ PERMANENT = {
     "ENDPOINT_NOT_FOUND": 404,
 }
 """Refusals after which a hub ends, and the statuses of their answers."""
-PASSING = {"BAD_REQUEST": 400, "SESSION_UNKNOWN": 409, "TOO_LARGE": 413, "STORE_UNAVAILABLE": 503}
+PASSING = {
+    "BAD_REQUEST": 400,
+    "SESSION_UNKNOWN": 409,
+    "TOO_LARGE": 413,
+    "TOO_MANY_HUBS": 429,
+    "EDGE_STOPPING": 503,
+    "STORE_UNAVAILABLE": 503,
+}
 """The others: a hub connects again, with growing pauses."""
 
 

@@ -34,6 +34,8 @@ HOOKS = 15
 BLOWS = 6
 CRASHES = 0.6
 """Of the blows; the others are orders to stop."""
+HURRIED = 0.5
+"""Of the orders to stop that an edge gets: without a grace."""
 LOST = 0.03
 """Of the messages of HTTP, each way."""
 REFUSED = 0.15
@@ -207,11 +209,13 @@ class EdgeNode(HookNode):
         super().start()
 
     async def serve(self, clock: SimulatedClock) -> None:
-        edge = Edge(await self.opened(clock))
+        made = await self.opened(clock)
+        edge = Edge(made)
         app = Starlette(routes=list(edge.routes()))
         async with edge.lifespan(app):
             self.asgi = app
             await self.told.wait()
+            await made.stop(grace=0 if self.world.dice.random() < HURRIED else None)
             self.asgi = None
 
     async def call(self, path: str, body: bytes, token: str) -> Reply:
@@ -222,12 +226,17 @@ class EdgeNode(HookNode):
         return await answer
 
     async def _answer(self, path: str, body: bytes, token: str, answer: asyncio.Future[Reply]) -> None:
+        """A caller that waits no more cancels the answer; one that was killed is not heard of."""
+        parts: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
         headers = [(b"authorization", f"Bearer {token}".encode())]
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
         sent: list[MutableMapping[str, Any]] = []
 
         async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
+            if parts:
+                return parts.pop()
+            await asyncio.wait({answer})
+            return {"type": "http.disconnect"}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             sent.append(message)
