@@ -439,6 +439,8 @@ OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
     "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
     "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    "ReencryptsOverAnEdit": Plant((Edit("put/rewrite_payload", "and i.body = o.old", ""),)),
+    "LeavesResultsUnderTheOldKey": Plant((Edit("put/rewrite_result", "and r.body = o.old", "and false"),)),
     "TakesBodiesInClear": Plant((Edit("put/in_clear", "o.packing <> 2", "false"),)),
     "TakesResultsInClear": Plant((Edit("settle/keep_evidence", "and o.packing <> 2", "and false"),)),
     "NumbersNoCascade": Plant(

@@ -382,6 +382,10 @@ OFFICE: dict[str, Plant] = {
     ),
     "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
     "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    "ReencryptsOverAnEdit": Plant((Edit("rewrite", "if call('HGET', key, id) == old then", "if true then"),)),
+    "LeavesResultsUnderTheOldKey": Plant(
+        (Edit("rewrite", "== old then set(key, id, new)", "== old and ARGV[at] == 'body' then set(key, id, new)"),)
+    ),
     "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),
     "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
     "NumbersNoCascade": Plant(

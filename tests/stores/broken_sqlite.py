@@ -238,6 +238,8 @@ OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
     "EncryptsWithAnyKey": Plant(patches=(encrypts_with_any_key,)),
     "MakesLettersWithoutKeys": Plant(patches=(takes_what_it_cannot_read,)),
+    "ReencryptsOverAnEdit": Plant((Edit("put/rewrite_payload", "and body = ?", "and ? is not null"),)),
+    "LeavesResultsUnderTheOldKey": Plant((Edit("put/rewrite_result", "and body = ?", "and body = ? and false"),)),
     "TakesBodiesInClear": Plant(patches=(_counts_no_body_in_clear,)),
     "TakesResultsInClear": Plant(patches=(_counts_no_result_in_clear,)),
     "NumbersNoCascade": Plant(patches=(_unnumbered(edges, "_die", lambda items: [item.seq for item in items]),)),
