@@ -44,7 +44,7 @@ BACK_WITHIN = 10.0
 MARGIN = 10.0
 """Seconds for a loaded machine."""
 
-POOLS = (40, 2, 8)
+POOLS = (48, 2, 8)
 """Connections: one for every verb, or so few that most of them wait for one."""
 VERBS = Round("all", MemoryStore()).calls(MemoryStore()).keys()
 

@@ -10,6 +10,7 @@ import pytest
 from redrive.stores.base import Store
 from redrive.stores.memory import MemoryStore
 from tests.support.links.answers import Cut, lose_each
+from tests.support.links.claims import KEYS
 from tests.support.links.conditions import CutReply, CutRequest
 from tests.support.links.link import LOOPBACK, Link
 from tests.support.links.trial import HARMLESS, Trial, attempt
@@ -34,6 +35,7 @@ class Bench:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     store = await MemoryStore().open()
+    store.use_keys(KEYS)  # keys are not sent over a wire
     async with wire_server(store) as port:
         with Link((LOOPBACK, port)) as link:
             yield Bench(store, link)

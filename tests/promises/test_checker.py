@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from redrive.core.item import Attempt, Ending, Failure, History, Item, Letter
+from redrive.core.item import Attempt, Deed, Ending, Failure, History, Item, Letter, Revision, Terms
 from redrive.core.states import Disposition, State
 from tests.support.rig import records as r
 from tests.support.rig.log import Log, Tail, TornLog, read, read_all
@@ -79,6 +79,16 @@ def killed(pid: int, at: int) -> r.Record:
     return r.Struck(pid, "kill", at)
 
 
+def edited() -> list[r.Record]:
+    """Put as b"1", failed for good, and read by a reader of changes."""
+    told: list[r.Record] = [r.Invoke("i", "q", 1, payload=b"1"), r.Told("i", "ok", 2)]
+    return [*told, *ran(1, "failed"), settled(1, "failed", "dead"), r.Seen(1, "i", "open", 20)]
+
+
+def acts(*words: str) -> tuple[Deed, ...]:
+    return tuple(Deed(1, word, "ann", "why", f"request-{number}") for number, word in enumerate(words))
+
+
 def letter() -> Letter:
     return Letter("max_attempts", 5, Disposition.OPEN, FAILURE)
 
@@ -97,6 +107,9 @@ FOUND = replace(
     CRASHED, attempts=(replace(CRASHED.attempts[0], note=f"found by {B}; max_crashes"), *CRASHED.attempts[1:])
 )
 DEAD = History(item(State.DEAD, errors=1, letter=letter()), (attempt(1, Ending.FAILED),))
+EDITED = replace(
+    DEAD, item=replace(DEAD.item, terms=Terms(revision=1)), revisions=(Revision(0, b"1", 1, "ann", "why"),)
+)
 RELEASED = History(item(deliveries=2), (attempt(1, Ending.RELEASED), attempt(2, Ending.DONE, number=1)))
 
 CLEAN: dict[str, Callable[[], tuple[list[r.Record], History | None]]] = {
@@ -155,6 +168,7 @@ CLEAN: dict[str, Callable[[], tuple[list[r.Record], History | None]]] = {
     "a rescue before that, of one that was killed": lambda: (rescued(1_400, blows=(killed(1, 12),)), CRASHED),
     "an enqueue that failed": lambda: (asked("fail"), None),
     "an enqueue nobody knows of, which is not there": lambda: (asked("unknown"), None),
+    "edited and recalled": lambda: (edited(), replace(EDITED, deeds=acts("replay", "edit", "recall"))),
     "a settle of unknown outcome, told twice": lambda: (
         [*asked(), *ran(1, "done"), settled(1, "done", "done"), settled(1, "done", "done", at=20)],
         ONCE,
@@ -255,6 +269,23 @@ PLANTED: dict[str, tuple[str, Callable[[], tuple[list[r.Record], History | None]
     "a crash of which another was told": (
         "wrong_attempts",
         lambda: (found_by_b(r.Trouble(1, "reaper", "", 21)), FOUND),
+    ),
+    "the first payload is another one": (
+        "wrong_payload",
+        lambda: (edited(), replace(EDITED, revisions=(Revision(0, b"2", 1, "ann", "why"),))),
+    ),
+    "an earlier payload is lost": ("wrong_payload", lambda: (edited(), replace(EDITED, revisions=()))),
+    "a replay that was recalled and counts": (
+        "wrong_replays",
+        lambda: (edited(), replace(EDITED, item=replace(EDITED.item, replays=1), deeds=acts("replay", "recall"))),
+    ),
+    "recalled and no letter": (
+        "wrong_replays",
+        lambda: ([*asked(), *ran(1, "done")], History(item(), deeds=acts("replay", "recall"))),
+    ),
+    "a letter that a reader of changes did not get": (
+        "unseen",
+        lambda: ([*edited(), r.Seen(2, "i", "", 21)], EDITED),
     ),
     "dead and no letter": (
         "half_moved",

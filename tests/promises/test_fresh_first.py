@@ -51,7 +51,7 @@ async def put(lab: Lab, count: int, name: str = "new") -> Millis:
 
 
 @pytest.mark.slow
-async def test_fresh_work_is_not_held_up_by_a_replay_under_a_rate(lab: Lab) -> None:
+async def test_gap13_fresh_work_is_not_held_up_by_a_replay_under_a_rate(lab: Lab) -> None:
     """Ten first attempts beside 2,000 replayed letters at 50 a second: they have four of five leases."""
     await replay(lab, 2_000)
     await lab.store.configure("q", QueueChange(rate=Rate(RATE), retry_share=SHARE))
@@ -74,9 +74,8 @@ async def test_fresh_work_is_not_held_up_by_a_replay_under_a_rate(lab: Lab) -> N
 
 
 @pytest.mark.slow
-async def test_fresh_work_is_not_held_up_by_a_replay_behind_a_breaker(memory_lab: Lab) -> None:
+async def test_gap13_fresh_work_is_not_held_up_by_a_replay_behind_a_breaker(lab: Lab) -> None:
     """Ten first attempts beside 200 replayed letters, with one probe each 100 ms."""
-    lab = memory_lab
     await replay(lab, 200)
     every = gate_config(interval="100ms", longest="100ms", successes=1_000, retry_share=None)
     app = await lab.app()

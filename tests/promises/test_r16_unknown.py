@@ -14,8 +14,9 @@ from redrive.core.item import Ending
 from redrive.core.states import State
 from redrive.errors import OutcomeUnknown
 from redrive.stores.base import Store
-from redrive.testing.faults import Fault
+from redrive.testing.faults import Fault, FaultyStore
 from tests.support.lab import Lab
+from tests.support.links.claims import Round
 from tests.support.rig.survey import survey
 
 UNSURE = (Fault.UNKNOWN, Fault.UNKNOWN_UNDONE)
@@ -126,6 +127,25 @@ async def test_r16_replay_with_the_same_request_id(lab: Lab, fault: Fault) -> No
         assert runs[item_id] == 2
         assert found.item.replays == 1
         assert len(found.deeds) == 1
+
+
+@pytest.mark.parametrize("fault", UNSURE)
+async def test_r16_every_write_of_a_store(lab: Lab, fault: Fault) -> None:
+    """Verb by verb and act by act: repeated, it is done, and done once."""
+    game, faulty = Round("round", lab.shared), FaultyStore(lab.shared)
+    await game.prepare()
+    calls = game.calls(faulty)
+    for verb, was_done in (await game.happened()).items():
+        assert not was_done, verb
+        faulty.next(verb.partition("-")[0], fault)
+        lab.clock.advance("2ms")  # the one that was elected to see whether it can be leads no longer
+        with pytest.raises(OutcomeUnknown):
+            await calls[verb]()
+        assert (await game.happened())[verb] == (fault is Fault.UNKNOWN), verb
+        lab.clock.advance("2ms")
+        await calls[verb]()
+    assert all((await game.happened()).values())
+    assert await game.doubles() == {}
 
 
 async def test_r16_all_verbs_at_once_and_again(lab: Lab) -> None:

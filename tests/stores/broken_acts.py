@@ -60,14 +60,15 @@ ACTS: dict[str, Bug] = {
     ),
     "EditsWhatRuns": Bug(
         "an edit is accepted while a worker runs the payload before it",
-        ("test_edit_of_what_runs_or_is_over_is_refused",),
+        ("test_edit_of_what_runs_or_is_over_is_refused", "test_amend_refuses_what_core_refuses_and_nothing_else"),
     ),
     "KeepsNoOriginal": Bug(
         "the payload that was enqueued is lost by an edit",
         ("test_edit_of_a_letter_keeps_the_original_and_changes_nothing_else",),
     ),
     "IgnoresTheRevision": Bug(
-        "the second of two edits overwrites the first one unseen", ("test_edit_of_another_revision_is_skipped",)
+        "the second of two edits overwrites the first one unseen",
+        ("test_edit_of_another_revision_is_skipped", "test_amend_refuses_what_core_refuses_and_nothing_else"),
     ),
     "ReplaysTheOriginal": Bug(
         "an edited letter runs with the payload that failed", ("test_edited_payload_is_delivered_after_a_replay",)

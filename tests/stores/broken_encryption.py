@@ -101,6 +101,16 @@ class LeavesResultsUnderTheOldKey(Bent):
         return len(rewrites)
 
 
+class ReencryptsOverAnEdit(Bent):
+    """What was read is written back under the new key, whatever is there by then."""
+
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+        for one in rewrites:
+            if one.revision is None and one.purpose == "payload" and (item := self.peek(one.id)) is not None:
+                self.force(structs.replace(item, payload=one.old))
+        return await super().rewrite_bodies(rewrites)
+
+
 class _Bent(Keyring):
     def __init__(self, ring: Keyring) -> None:
         self._ciphers = ring._ciphers  # noqa: SLF001 - bent
@@ -259,6 +269,14 @@ class EditsWithoutAnyKey(Bent):
 
 
 ENCRYPTION: dict[str, Bug] = {
+    "ReencryptsOverAnEdit": Bug(
+        "an edit is lost, since a rotation had read the payload before it",
+        ("test_reencrypt_leaves_what_was_edited_since_it_was_read",),
+    ),
+    "LeavesResultsUnderTheOldKey": Bug(
+        "an operator drops the old key, and results are gone",
+        ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",),
+    ),
     "TakesBodiesInClear": Bug(
         "a process that does not know yet that the queue is encrypted stores payloads in clear",
         (

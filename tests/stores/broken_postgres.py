@@ -438,6 +438,8 @@ _AS_SAID = "where not array[a.place, -a.place] &&"
 OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
     **SHARED,
+    "ReencryptsOverAnEdit": Plant((Edit("put/rewrite_payload", "and i.body = o.old", ""),)),
+    "LeavesResultsUnderTheOldKey": Plant((Edit("put/rewrite_result", "and r.body = o.old", "and false"),)),
     "TakesBodiesInClear": Plant((Edit("put/in_clear", "o.packing <> 2", "false"),)),
     "TakesResultsInClear": Plant((Edit("settle/keep_evidence", "and o.packing <> 2", "and false"),)),
     "NumbersNoCascade": Plant(

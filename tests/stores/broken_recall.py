@@ -110,7 +110,10 @@ _MAKES = "test_recall_makes_the_letter_that_it_was"
 BUGS: dict[str, Bug] = {
     "RecallsWhatRan": Bug(
         "a letter is recalled after a worker had the item, and what it did is not seen",
-        ("test_recall_refuses_what_a_worker_has_leased_since",),
+        (
+            "test_recall_refuses_what_a_worker_has_leased_since",
+            "test_amend_refuses_what_core_refuses_and_nothing_else",
+        ),
     ),
     "RecallsWithoutItsCounters": Bug("the letter forgets how often it failed", (_MAKES,), machine=True),
     "RecallsWithoutItsRoute": Bug("the owners of the route do not see the letter any more", (_MAKES,)),

@@ -381,6 +381,10 @@ OFFICE: dict[str, Plant] = {
         (Edit("take_in", "check_sealed(m[QUEUE], string.sub(ARGV[at], 9 + tonumber(string.sub(ARGV[at], 1, 8))))", ""),)
     ),
     **SHARED,
+    "ReencryptsOverAnEdit": Plant((Edit("rewrite", "if call('HGET', key, id) == old then", "if true then"),)),
+    "LeavesResultsUnderTheOldKey": Plant(
+        (Edit("rewrite", "== old then set(key, id, new)", "== old and ARGV[at] == 'body' then set(key, id, new)"),)
+    ),
     "TakesBodiesInClear": Plant((Edit("putting", "check_sealed(entry[2], entry[4])", ""),)),
     "TakesResultsInClear": Plant((Edit("ending", "check_sealed(m[QUEUE], body(one[6]))", ""),)),
     "NumbersNoCascade": Plant(

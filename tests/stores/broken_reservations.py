@@ -115,7 +115,10 @@ BUGS: dict[str, Bug] = {
         "another replay sends the letter, past the rate and the pause of its own",
         ("test_reserved_letters_are_sent_by_their_replay_alone", _REFUSES),
     ),
-    "ArchivesWhatIsReserved": Bug("a letter that is to be sent is put away", (_REFUSES,)),
+    "ArchivesWhatIsReserved": Bug(
+        "a letter that is to be sent is put away",
+        (_REFUSES, "test_amend_refuses_what_core_refuses_and_nothing_else"),
+    ),
     "UnreserveForgets": Bug(
         "a cancelled replay keeps its letters from everybody for ever", ("test_reserved_letter_stays_the_letter_it_is",)
     ),

@@ -249,6 +249,8 @@ def _unnumbered(module: Any, name: str, seqs_of: Callable[[Any], list[int]]) -> 
 OFFICE: dict[str, Plant] = {
     "TakesRevisionsInClear": Plant(patches=(takes_revisions_in_clear(take_in),)),
     **SHARED,
+    "ReencryptsOverAnEdit": Plant((Edit("put/rewrite_payload", "and body = ?", "and ? is not null"),)),
+    "LeavesResultsUnderTheOldKey": Plant((Edit("put/rewrite_result", "and body = ?", "and body = ? and false"),)),
     "TakesBodiesInClear": Plant(patches=(_counts_no_body_in_clear,)),
     "TakesResultsInClear": Plant(patches=(_counts_no_result_in_clear,)),
     "NumbersNoCascade": Plant(patches=(_unnumbered(edges, "_die", lambda items: [item.seq for item in items]),)),

@@ -11,12 +11,39 @@ import pytest
 
 from redrive import Keyring, Redrive
 from redrive.errors import ConfigError, DecryptionFailed, MissingExtra, StoreCorrupt
+from redrive.stores.keyring import Purpose
 from redrive.stores.packing import Packed, key_id_of, pack, unpack
 
 KEY = bytes(range(32))
 TEXT = b64encode(KEY).decode()
 OTHER = bytes(range(1, 33))
 BODY = b'{"card": 4111}'
+NONCE = bytes(range(100, 112))
+PACKED = Packed(
+    bytes.fromhex(
+        "00000000000000c8c2a908d98f5df987ade41b5fce213067efbcc21ef2240212a41e54b5e7c28ae578014b4c1c1e0000c27f4bc9"
+    ),
+    1,
+)
+"""200 times the letter a."""
+HEADER = "00026b31" + NONCE.hex()
+SEALED: list[tuple[bytes, str, Purpose, str]] = [
+    (BODY, "item-ä", "payload", f"{HEADER}3339bd070b8d74a41e566ed9eb18e644a2370778ed94043c48b4d633e6ee"),
+    (
+        PACKED,
+        "item-ä",
+        "payload",
+        (
+            f"01{HEADER[2:]}481bde6679e95656fccb57315538937aef261d55454dc315486d6e560987a75a"
+            "30f71475abd011e185f23373e15ccacfd924d32ebc9a9768748ce46608709975de77d0b9"
+        ),
+    ),
+    (b"null", "item-ä", "result", f"{HEADER}266eb20a0cefff917d51e408eb3829278e08c4f9"),
+    (b"{}", "nightly", "schedule", f"{HEADER}3366f1731577dfa3bfe1e4aedc7122590dba"),
+    (b"s3cret", "endpoint-1", "secret", f"{HEADER}3b28bd141c9dfc618db81f54d880ed40d04d92d50f9b"),
+    (b"", "k1", "check", f"{HEADER}b3bfd45565156349d6bcecba01527145"),
+]
+"""With KEY under the id k1 and NONCE, as they are in stores: body, name and purpose that are authenticated with it."""
 
 
 @pytest.mark.parametrize(
@@ -72,6 +99,17 @@ def test_what_was_sealed_opens_for_its_item_and_purpose_only() -> None:
         Keyring({"k1": OTHER}, current="k1").open(sealed, "a", "payload")
     with pytest.raises(DecryptionFailed, match="key 'k1', which this process does not have"):
         Keyring({"k2": KEY}, current="k2").open(sealed, "a", "payload")
+
+
+@pytest.mark.parametrize(("body", "name", "purpose", "sealed"), SEALED)
+def test_what_was_sealed_before_opens(
+    body: bytes, name: str, purpose: Purpose, sealed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.urandom", lambda size: NONCE[:size])
+    ring = Keyring({"k1": KEY}, current="k1")
+    assert ring.seal(body, name, purpose).hex() == sealed
+    opened = ring.open(Packed(bytes.fromhex(sealed), 2), name, purpose)
+    assert unpack(opened) == (b"a" * 200 if body is PACKED else body)
 
 
 def test_every_changed_byte_is_noticed() -> None:

@@ -325,6 +325,7 @@ TEETH = (
     Tooth(e.TakesRevisionsInClear, ("test_encrypted_revisions_are_taken_in_as_they_are",)),
     Tooth(e.EncryptsWithAnyKey, ("test_encrypted_with_another_key_under_a_known_id_is_refused",)),
     Tooth(e.LeavesResultsUnderTheOldKey, ("test_reencrypt_replaces_old_keys_and_what_was_in_clear",)),
+    Tooth(e.ReencryptsOverAnEdit, ("test_reencrypt_leaves_what_was_edited_since_it_was_read",)),
     Tooth(e.UsesANonceTwice, ("test_no_two_encrypted_bodies_have_the_same_nonce",)),
     Tooth(e.BindsNoBodyToItsItem, ("test_an_encrypted_payload_is_good_for_its_own_item_only",)),
     Tooth(n.NumbersNoCascade, ("test_changes_of_those_that_die_with_another",)),

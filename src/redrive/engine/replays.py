@@ -246,12 +246,16 @@ class ReplayLeader:
         # Farther off than one window of its rate: the rate is another one now, or the store's clock was put back.
         if not replay.due or due > now + max(WINDOW * 1000, interval) + TERM * 1000:
             due = now
-        if due > now:
-            return min(IDLE, -(-(due - now) // 1000))
+        wait = min(IDLE, -(-(due - now) // 1000))
+        if wait > 0 and replay.left:
+            return wait
         ids = (await self._store.ids(letters_of(replay.id), count, oldest=True)).ids
         if not ids:
+            # Also before the next window is due: at one letter an hour, nobody should wait an hour for the end.
             await self._end(document, replay)
             return IDLE
+        if wait > 0:
+            return wait
         # First, and only on what was read: a window whose outcome is unknown is not followed by another one at once,
         # whoever leads then, and no operator or other leader was here meanwhile.
         begun = replace(replay, window=replay.window + 1, due=due + count * interval)

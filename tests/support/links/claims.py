@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Literal
 from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from redrive.core.acts import Cancel
+from redrive.core.acts import Cancel, Change, Edit, Expire, Park, Recall, Replay, Reserve, RunNow
 from redrive.core.item import History, Item, Letter
 from redrive.core.select import Ids, Match
 from redrive.core.states import Disposition, State
@@ -42,7 +42,18 @@ from redrive.testing.conformance.kit import act, asking, dead, failure, finished
 Call = Callable[[], Awaitable[object]]
 
 LETTERS = ("lease_letters", "settle_letters")
-GIVEN = ("lease", "settle", "extend", "reclaim", "amend", "prune", *LETTERS)
+CHANGES: dict[str, tuple[Change, Callable[[Item], bool]]] = {
+    "amend": (Cancel(), lambda item: item.state is State.CANCELLED),
+    "amend-edit": (Edit(b"[]"), lambda item: item.revision > 0),
+    "amend-park": (Park("link"), lambda item: item.hold == "parked:link"),
+    "amend-run-now": (RunNow(), lambda item: item.due_at < item.enqueued_at + TTL),
+    "amend-expire": (Expire(), lambda item: item.letter is not None),
+    "amend-recall": (Recall(), lambda item: item.letter is not None),
+    "amend-reserve": (Reserve("link"), lambda item: item.letter is not None and item.letter.reserved == "link"),
+}
+"""Acts, and how it is seen that they happened."""
+MADE_LETTERS = (*LETTERS, "amend-recall", "amend-reserve")
+GIVEN = ("lease", "settle", "extend", "reclaim", *CHANGES, "prune", *LETTERS)
 """Verbs that need an item; each has one of its own, in a queue of its own."""
 OF_MANY = ("check", "reencrypt")
 """Verbs that are a sequence of calls: a check reads the whole store in windows."""
@@ -101,13 +112,15 @@ class Round:
 
     async def prepare(self) -> None:
         store = self._direct
-        await store.put([new(item_id=self._of(verb), queue=self._of(verb)) for verb in GIVEN])
+        later = {"amend-run-now": TTL}
+        await store.put([new(item_id=self._of(verb), queue=self._of(verb), delay=later.get(verb, 0)) for verb in GIVEN])
         await store.put([new(item_id=self._of("reencrypt"), queue=self._of("reencrypt"))])
         await store.configure(self._of("reencrypt"), QueueChange(encrypt=True))
-        wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune", *LETTERS)]
+        wants = [Want(self._of(verb), 1, TTL, 3) for verb in ("settle", "extend", "reclaim", "prune", *MADE_LETTERS)]
         leases = await store.lease(asking(wants=wants, worker=f"{self.name}-first"))
         self._items = {item.id.removeprefix(f"{self.name}-"): item for item in leases.items}
-        await store.settle([finished(self._items["prune"]), *[dead(self._items[verb]) for verb in LETTERS]])
+        await store.settle([finished(self._items["prune"]), *[dead(self._items[verb]) for verb in MADE_LETTERS]])
+        await store.amend(Ids((self._of("amend-recall"),)), Replay(), act(f"{self.name}-replay"))
         (self._items["settle_letters"],) = await store.lease_letters([self._of("settle_letters")], self.name, TTL)
 
     def calls(self, store: Store) -> dict[str, Call]:
@@ -116,6 +129,7 @@ class Round:
     def _writes(self, store: Store) -> dict[str, Call]:
         name, of, items = self.name, self._of, self._items
         document = DocumentWrite("link", name, b"{}")
+        acts = {verb: partial(store.amend, Ids((of(verb),)), change, self._by) for verb, (change, _) in CHANGES.items()}
         return {
             "put": lambda: store.put([new(item_id=of("put"), queue=of("put"))]),
             "lease": lambda: store.lease(self._asked),
@@ -124,7 +138,7 @@ class Round:
             "reclaim": lambda: store.reclaim(name, [of("reclaim")], TTL, 1, [of("reclaim")], force=True),
             "lease_letters": lambda: store.lease_letters([of("lease_letters")], name, TTL),
             "settle_letters": lambda: store.settle_letters([finished(items["settle_letters"])]),
-            "amend": lambda: store.amend(Ids((of("amend"),)), Cancel(), self._by),
+            **acts,
             "prune": lambda: store.prune(Match("id", "=", of("prune")), 1, self._by),
             "configure": lambda: store.configure(of("configure"), QueueChange(paused=True, by="a", reason="b")),
             "beat": lambda: store.beat(of("beat"), WorkerFacts(()), TTL),
@@ -174,7 +188,7 @@ class Round:
             "reclaim": _is(item["reclaim"], lambda it: it.deliveries > 1),
             "lease_letters": _is(item["lease_letters"], lambda it: it.lease_until is not None),
             "settle_letters": _is(item["settle_letters"], lambda it: it.state is State.DONE),
-            "amend": _is(item["amend"], lambda it: it.state is State.CANCELLED),
+            **{verb: _is(item[verb], happened) for verb, (_, happened) in CHANGES.items()},
             "prune": await store.tombstone(of("prune")) is not None,
             "configure": any(row.queue == of("configure") and row.paused for row in (await store.tally()).queues),
             "beat": any(beat.worker == of("beat") for beat in await store.workers()),
@@ -215,10 +229,11 @@ class Round:
             item = await self._item(self._of(verb))
             if item is None or item.deliveries > (2 if verb in LETTERS else 1):
                 found[verb] = f"{item}"
-        for verb in ("amend", "take_in"):
+        for verb in (*CHANGES, "take_in"):
             history = await self._history(self._of(verb))
-            if history is not None and len(history.deeds) > 1:
-                found[verb] = f"{history.deeds}"
+            mine = () if history is None else [deed for deed in history.deeds if deed.request_id == self._by.request_id]
+            if len(mine) > 1:
+                found[verb] = f"{mine}"
         return found
 
 

@@ -19,7 +19,7 @@ from redrive.core.acts import (
     Park,
     Unpark,
 )
-from redrive.core.decide import Charge, Decision, ToCancelled, ToDead
+from redrive.core.decide import Charge, Decision, ToCancelled, ToDead, ToDone
 from redrive.core.gate import gate_config
 from redrive.core.item import Attempt, Dedupe, Ending, NewItem, Priority, Terms
 from redrive.core.meters import Rate
@@ -27,6 +27,7 @@ from redrive.core.select import Ids
 from redrive.core.verbs import (
     Held,
     LeaseRequest,
+    NewEntry,
     QueueChange,
     Settlement,
     Want,
@@ -39,16 +40,17 @@ from tests.support.rig.handlers import Scribe
 from tests.support.rig.log import Write, now_ns
 
 TTL = 60_000
+ORIGINAL = b'[ "as it was enqueued" ]'
 QUEUES = ("lines", "gated", "hand", "swept")
 
 
 def register_bonds(app: Redrive, scribe: Scribe, policy: Policy) -> None:
-    """`lines`: the head of line `a` is refused until somebody replays it."""
+    """`lines`: the heads of lines `a` and `d` are refused until somebody replays them."""
 
     @app.handler("lines", policy=policy, concurrency=3)
     async def lines(item: Item) -> None:
         scribe.start(item)
-        if item.id == "a-1" and not item.replays:
+        if item.id in {"a-1", "d-1"} and not item.replays:
             scribe.end(item, "dead")
             raise Dead("refused")
         scribe.end(item, "done")
@@ -86,23 +88,25 @@ def register_bonds(app: Redrive, scribe: Scribe, policy: Policy) -> None:
 
 def bound_items() -> Iterator[NewItem]:
     for number in (1, 2, 3):
-        yield NewItem(f"a-{number}", "lines", b"null", terms=Terms(order_key="a", limit_key="tenant"))
-        yield NewItem(f"b-{number}", "lines", b"null", terms=Terms(order_key="b", limit_key="tenant"))
-    yield NewItem("twin-1", "lines", b"null", terms=Terms(dedupe=Dedupe("only one")))
-    yield NewItem("twin-2", "lines", b"null", terms=Terms(dedupe=Dedupe("only one")))
-    yield NewItem("windowed", "lines", b"null", terms=Terms(dedupe=Dedupe("for a while", "store", 1_000)))
+        yield NewItem(f"a-{number}", "lines", ORIGINAL, terms=Terms(order_key="a", limit_key="tenant"))
+        yield NewItem(f"b-{number}", "lines", ORIGINAL, terms=Terms(order_key="b", limit_key="tenant"))
+    yield NewItem("twin-1", "lines", ORIGINAL, terms=Terms(dedupe=Dedupe("only one")))
+    yield NewItem("twin-2", "lines", ORIGINAL, terms=Terms(dedupe=Dedupe("only one")))
+    yield NewItem("windowed", "lines", ORIGINAL, terms=Terms(dedupe=Dedupe("for a while", "store", 1_000)))
     # Of a line that waits for its dead head, and of one that is done at once.
-    yield NewItem("waits", "gated", b"null", terms=Terms(after=("a-2", "twin-1")))
-    yield NewItem("dies", "gated", b"null", terms=Terms(after=("a-1",), on_dead="die"))
-    yield NewItem("dies-too", "gated", b"null", terms=Terms(after=("dies",), on_dead="die", order_key="c"))
-    yield NewItem("behind", "gated", b"null", priority=Priority.LOW, terms=Terms(order_key="c"))
-    yield NewItem("urgent", "gated", b"null", priority=Priority.HIGH)
-    yield NewItem("swept", "swept", b"null")
+    yield NewItem("waits", "gated", ORIGINAL, terms=Terms(after=("a-2", "twin-1")))
+    yield NewItem("dies", "gated", ORIGINAL, terms=Terms(after=("a-1",), on_dead="die"))
+    yield NewItem("dies-too", "gated", ORIGINAL, terms=Terms(after=("dies",), on_dead="die", order_key="c"))
+    yield NewItem("behind", "gated", ORIGINAL, priority=Priority.LOW, terms=Terms(order_key="c"))
+    yield NewItem("urgent", "gated", ORIGINAL, priority=Priority.HIGH)
+    yield NewItem("swept", "swept", ORIGINAL)
+    for number in (1, 2):
+        yield NewItem(f"d-{number}", "lines", ORIGINAL, terms=Terms(order_key="d"))
     for name in ("a", "b", "c"):
-        yield NewItem(f"even-{name}", f"fam:{name}", b"null", terms=Terms(order_key="line"))
-        yield NewItem(f"odd-{name}", f"fam:{name}", b"null", kind="odd", terms=Terms(order_key="line"))
+        yield NewItem(f"even-{name}", f"fam:{name}", ORIGINAL, terms=Terms(order_key="line"))
+        yield NewItem(f"odd-{name}", f"fam:{name}", ORIGINAL, kind="odd", terms=Terms(order_key="line"))
     for number in (1, 2, 3):
-        yield NewItem(f"hand-{number}", "hand", b"null", terms=Terms(limit_key="hand"))
+        yield NewItem(f"hand-{number}", "hand", ORIGINAL, terms=Terms(limit_key="hand"))
 
 
 async def put_bound(store: Store, log: Write) -> None:
@@ -118,7 +122,7 @@ async def put_bound(store: Store, log: Write) -> None:
     items = list(bound_items())
     for part in (items[:8], items[8:]):
         for item in part:
-            log(r.Invoke(item.id, item.queue, now_ns()))
+            log(r.Invoke(item.id, item.queue, now_ns(), payload=item.payload))
         result = await store.put(part)
         told = {twin.id for twin in result.duplicates}
         for item in part:
@@ -135,15 +139,16 @@ class Hand:
         self._store = store
         self._scribe = scribe
         self._name = f"hand-{scribe.pid}"
-        self._asked = 0
         scribe.log(r.Worker(self._name, scribe.pid, now_ns()))
 
     async def work(self) -> None:
         await self._store.configure("hand", QueueChange(max_per_key=3))
-        items = await self._lease(3)
-        for item in items:
+        given = [await self._lease(2, lane=1), await self._lease(1, lane=2)]
+        # Both requests are under way: the answer to the second may be there before that to the first.
+        assert given == [await self._lease(2, lane=1), await self._lease(1, lane=2)]
+        (first, second), (third,) = given
+        for item in (first, second, third):
             self._scribe.start(item)
-        first, second, third = items
         await self._store.amend(Ids((third.id,)), Cancel(), self._act("cancel"))
         extended = await self._store.extend([Held(third.id, third.deliveries)], TTL)
         assert extended.cancel_requested == (third.id,)
@@ -159,6 +164,14 @@ class Hand:
             ]
         )
 
+    async def work_in_place(self) -> None:
+        """The letter is over, and what follows it is there; or neither."""
+        (letter,) = await self._store.lease_letters(["in-place"], self._name, TTL)
+        follows = NewItem("follows", "ok", ORIGINAL)
+        self._scribe.log(r.Follow(follows.id, letter.id, letter.deliveries, now_ns()))
+        entry = NewEntry("in place", b"{}", "scenario")
+        await self._store.settle_letters([Settlement(letter.id, letter.deliveries, ToDone(), None, (follows,), entry)])
+
     async def sweep(self) -> None:
         """All there is, in small bites."""
         cursor = 0
@@ -168,10 +181,9 @@ class Hand:
                 return
             cursor = swept.next
 
-    async def _lease(self, limit: int) -> tuple[Item, ...]:
-        self._asked += 1
+    async def _lease(self, limit: int, lane: int) -> tuple[Item, ...]:
         want = Want("hand", limit, TTL, max_crashes=3)
-        return (await self._store.lease(LeaseRequest(self._name, (want,), f"{self._name}-{self._asked}"))).items
+        return (await self._store.lease(LeaseRequest(self._name, (want,), f"request-{lane}", lane=lane))).items
 
     def _settlement(self, item: Item, decision: Decision, ending: Ending) -> Settlement:
         why = None if ending is Ending.CANCELLED else failure()

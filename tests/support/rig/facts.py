@@ -15,6 +15,8 @@ class Facts:
     def __init__(self, history: Iterable[r.Record]) -> None:
         self.invoked: set[str] = set()
         self.not_before: dict[str, int] = {}
+        self.payloads: dict[str, bytes] = {}
+        self.seen: dict[str, str] = {}
         self.told: dict[str, str] = {}
         self.follows: list[r.Follow] = []
         self.starts: defaultdict[str, list[r.Start]] = defaultdict(list)
@@ -35,6 +37,8 @@ class Facts:
             case r.Invoke():
                 self.invoked.add(record.id)
                 self.not_before[record.id] = record.at + record.delay
+                if record.payload is not None:
+                    self.payloads[record.id] = record.payload
             case r.Told():
                 self.told[record.id] = record.answer
             case r.Follow():
@@ -53,6 +57,8 @@ class Facts:
                 self.reclaimed[record.id].append(record)
             case r.Struck():
                 self.struck[record.pid].append(record)
+            case r.Seen():
+                self.seen[record.id] = record.lies
             case r.Trouble():
                 self.troubles[record.pid].append(record)
             case _:

@@ -12,13 +12,17 @@ from msgspec import Struct
 
 
 class Invoke(Struct, frozen=True, tag="invoke"):
-    """A producer is about to enqueue. Written before, so that whatever exists was asked for."""
+    """A producer is about to enqueue. Written before, so that whatever exists was asked for.
+
+    `payload` None says nothing.
+    """
 
     id: str
     queue: str
     ns: int
     at: int = 0
     delay: int = 0
+    payload: bytes | None = None
 
 
 class Told(Struct, frozen=True, tag="told"):
@@ -118,6 +122,15 @@ class Trouble(Struct, frozen=True, tag="trouble"):
     ns: int
 
 
+class Seen(Struct, frozen=True, tag="seen"):
+    """A reader of changes got this one. `lies`: the disposition of a letter; "" of what is none, or was pruned."""
+
+    number: int
+    id: str
+    lies: str
+    ns: int
+
+
 class Struck(Struct, frozen=True, tag="struck"):
     """The nemesis acts on a process. Written before the signal is sent."""
 
@@ -126,4 +139,4 @@ class Struck(Struct, frozen=True, tag="struck"):
     ns: int
 
 
-Record = Invoke | Told | Follow | Start | End | Worker | Settled | Refused | Lost | Reclaimed | Trouble | Struck
+Record = Invoke | Told | Follow | Start | End | Worker | Settled | Refused | Lost | Reclaimed | Trouble | Seen | Struck

@@ -100,15 +100,17 @@ def premature(facts: Facts, item_id: str) -> str | None:
 def wrong_attempts(facts: Facts, final: History) -> str | None:
     if final.omitted or final.item.replays:
         return None
-    return _counters(final) or _fabricated(facts, final) or _forgotten(facts, final)
+    return _counters(facts, final) or _fabricated(facts, final) or _forgotten(facts, final)
 
 
-def _counters(final: History) -> str | None:
+def _counters(facts: Facts, final: History) -> str | None:
     item = final.item
     endings = [attempt.ending for attempt in final.attempts]
     errors = sum(ending in (Ending.FAILED, Ending.DEAD) for ending in endings)
     crashes = endings.count(Ending.CRASHED)
-    others = endings.count(Ending.CANCELLED) + (item.state is State.DONE) + (item.state is State.LEASED)
+    # A letter that was done where it lies, and never ran, had no attempt.
+    done = item.state is State.DONE and item.id in facts.starts
+    others = endings.count(Ending.CANCELLED) + done + (item.state is State.LEASED)
     attempts = errors + crashes + others
     kept, counted = (item.errors, item.crashes, item.attempt), (errors, crashes, attempts)
     if kept != counted:

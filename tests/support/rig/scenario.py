@@ -17,7 +17,7 @@ from tests.support.rig.bonds import Hand, mend, put_bound, register_bonds
 from tests.support.rig.handlers import Scribe
 from tests.support.rig.log import Log, Write, now_ns, read_all
 from tests.support.rig.producer import Producer
-from tests.support.rig.survey import survey
+from tests.support.rig.survey import changes_after, lies, survey
 from tests.support.rig.verdict import judge
 from tests.support.rig.waiting_acts import act_on_waiting
 from tests.support.rig.worker import transcriber
@@ -115,10 +115,15 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
         await act_on_waiting(app, store, clock, asked)
         hand = Hand(store, Scribe(place.log("hand"), clock, place.pid))
         await hand.work()
+        await hand.work_in_place()
+        await read_on(place, store)
         await app.run(until_idle=True, queues=["flaky", "doomed", "chain", "lines", "fam:*"])
         await app.resume("thread")
         await app.resume("fam:c")
+        await app.letters.skip("d-1", reason="the others need not wait for it")
+        await read_on(place, store)
         await _operate(app)
+        await read_on(place, store)
         await mend(app)
         await app.prune("id:unwanted", reason="tidy")
         await app.cancel("delayed", reason="enough waiting")
@@ -126,21 +131,31 @@ async def play(place: Place, store: Store, items: int, clock: Clock | None = Non
         await hand.sweep()
 
 
+async def read_on(place: Place, store: Store) -> None:
+    """As a mirror of letters does: from the last change that was read, by this process or one that is dead."""
+    log = place.log("reader")
+    last = max((one.number for one in place.records() if isinstance(one, r.Seen)), default=0)
+    for one in await changes_after(store, last):
+        log(r.Seen(one.number, one.id, lies(one.item), now_ns()))
+
+
 async def _operate(app: Redrive) -> None:
     letters = [item.id for item in await app.letters.find("queue:doomed")]
     await app.configure("doomed", encrypt=True, reason="secrets")
     await app.reencrypt("doomed")
+    await app.letters.tag(letters, add="doomed")
     for item_id in letters[:1]:
         await app.letters.replay(item_id, reason="once more", budget="once", background=True)
     for item_id in letters[1:2]:
         await app.letters.replay(item_id, reason="too soon", delay="30m")
         await app.letters.recall(item_id, reason="it was too soon")
-        await app.letters.archive(item_id, reason="known")
-    for item_id in letters[2:3]:
+        await app.letters.note(item_id, "recalled")
         await app.letters.discard(item_id, reason="not needed")
         await app.letters.restore(item_id, reason="it was")
         started = await app.letters.replay(item_id, reason="gently", pace="1/h")
         await app.replays.cancel(started.replay, reason="not yet")
+        await app.letters.move(item_id, "ok", reason="theirs")
+        await app.letters.archive(item_id, reason="known")
 
 
 async def drain(place: Place, store: Store | None = None, clock: Clock | None = None) -> dict[str, dict[str, str]]:
@@ -155,6 +170,7 @@ async def drain(place: Place, store: Store | None = None, clock: Clock | None = 
         await app.run(until_idle=True)
         if await mend(app):
             await app.run(until_idle=True)
+        await read_on(place, store)
         records = place.records()
         asked = [record.id for record in records if isinstance(record, r.Invoke)]
         faults = judge(records, await survey(store, asked)).faults

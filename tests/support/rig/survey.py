@@ -9,7 +9,11 @@ from dataclasses import dataclass, field
 from redrive.core.item import History, Item
 from redrive.core.select import EVERYTHING
 from redrive.core.states import State
+from redrive.core.verbs import LetterChange
 from redrive.stores.base import PAGE_LIMIT, Store
+
+CHANGES = 100
+"""In a page."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ async def survey(store: Store, asked: Iterable[str] = ()) -> Survey:
     items = await _everything(store)
     finals = {item.id: await store.get(item.id) for item in items}
     miscounts = {**await _queue_miscounts(store, items), **await _cause_miscounts(store, items)}
+    miscounts |= _change_miscounts(await changes_after(store, 0), items)
     if len(finals) != len(items):
         miscounts["find"] = "find gave an item twice"
     pruned = [key for key in asked if key not in finals and await store.tombstone(key) is not None]
@@ -40,6 +45,29 @@ async def _everything(store: Store) -> list[Item]:
         cursor = page.next
         if cursor is None:
             return items
+
+
+async def changes_after(store: Store, number: int) -> list[LetterChange]:
+    """In pages, as a reader gets them."""
+    found: list[LetterChange] = []
+    while page := await store.changes(found[-1].number if found else number, CHANGES):
+        found += page
+    return found
+
+
+def lies(item: Item | None) -> str:
+    """The disposition of a letter; "" for what is none."""
+    return "" if item is None or item.letter is None else str(item.letter.disposition)
+
+
+def _change_miscounts(changes: list[LetterChange], items: list[Item]) -> dict[str, str]:
+    """A reader of all changes has every letter as it is, and each item once."""
+    told = {one.id: lies(one.item) for one in changes}
+    numbers = [one.number for one in changes]
+    letters = {item.id: lies(item) for item in items if lies(item)}
+    found = {f"change of {key}": f"it is told as {told.get(key)!r}" for key in letters if told.get(key) != letters[key]}
+    found |= {f"change of {key}": "no letter is told as one" for key in told.keys() - letters.keys() if told[key]}
+    return found if len(told) == len(numbers) and numbers == sorted(numbers) else found | {"changes": f"{numbers}"}
 
 
 def _column(item: Item) -> str:

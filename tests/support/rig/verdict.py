@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from redrive.core.item import Ending, History
+from redrive.core.item import Ending, History, payloads_of
 from redrive.core.states import TERMINAL, State
 from redrive.core.terms import DEPENDENCY, EXPIRED
 from redrive.engine.report import INTO
@@ -16,7 +16,7 @@ from tests.support.rig import records as r
 from tests.support.rig import runs
 from tests.support.rig.facts import ENDED, Facts
 from tests.support.rig.numbers import renumbered
-from tests.support.rig.survey import Survey
+from tests.support.rig.survey import Survey, lies
 
 Why = dict[str, str]
 SHOWN = 5
@@ -36,6 +36,9 @@ class Verdict:
     premature: Why = field(default_factory=dict)
     wrong_attempts: Why = field(default_factory=dict)
     half_moved: Why = field(default_factory=dict)
+    wrong_payload: Why = field(default_factory=dict)
+    wrong_replays: Why = field(default_factory=dict)
+    unseen: Why = field(default_factory=dict)
     miscounted: Why = field(default_factory=dict)
     recovered: tuple[str, ...] = ()
     items: int = 0
@@ -77,6 +80,7 @@ def judge(history: Iterable[r.Record], survey: Survey) -> Verdict:
     verdict.recovered = tuple(sorted(unsure & finals.keys()))
     for key, final in finals.items():
         _judge_item(verdict, facts, key, final)
+    verdict.unseen = _unseen(facts, finals)
     _count(verdict, facts)
     return verdict
 
@@ -91,6 +95,8 @@ def _judge_item(verdict: Verdict, facts: Facts, key: str, final: History) -> Non
         "premature": runs.premature(facts, key),
         "wrong_attempts": runs.wrong_attempts(facts, final),
         "half_moved": _half_moved(final),
+        "wrong_payload": _wrong_payload(facts, final),
+        "wrong_replays": _wrong_replays(final),
     }
     for name, why in findings.items():
         if why is not None:
@@ -131,6 +137,37 @@ def _half_moved(final: History) -> str | None:
     if not failures or failures[-1].cause != letter.failure.cause:
         return "the letter's failure is not the last one of its history"
     return None
+
+
+def _wrong_payload(facts: Facts, final: History) -> str | None:
+    """Whatever was edited since, the payload that was enqueued is there, byte for byte."""
+    if [one.number for one in final.revisions] != [*range(final.item.revision)]:
+        return f"it is at revision {final.item.revision}, and has {[one.number for one in final.revisions]}"
+    payload = payloads_of(final)[1 if final.revisions else 0].payload
+    put = facts.payloads.get(final.item.id, payload)
+    return None if payload == put else f"{put!r} was enqueued, {payload!r} is the first payload"
+
+
+def _wrong_replays(final: History) -> str | None:
+    """A recalled replay counts for nothing, and what was recalled is a letter until it is replayed again."""
+    acts = [deed.change for deed in final.deeds if deed.change in {"replay", "recall", "import"}]
+    if "import" in acts:
+        return None  # what was done elsewhere is not told
+    counted = acts.count("replay") - acts.count("recall")
+    if final.item.replays != counted:
+        return f"it was replayed {final.item.replays} times, its acts are {acts}"
+    is_recalled = acts[-1:] == ["recall"] and final.item.state is not State.DEAD
+    return f"it was recalled, and is {final.item.state}" if is_recalled else None
+
+
+def _unseen(facts: Facts, finals: dict[str, History]) -> Why:
+    """What a reader of changes, if there was one, has otherwise than it is."""
+    are = {key: lies(final.item) for key, final in finals.items()}
+    return {
+        key: f"a reader of changes has it as {facts.seen.get(key)!r}, it is {are.get(key, '')!r}"
+        for key in facts.seen.keys() | (are.keys() if facts.seen else ())
+        if facts.seen.get(key, "") != are.get(key, "")
+    }
 
 
 def _expected_follow_ups(facts: Facts, finals: dict[str, History]) -> dict[str, str]:

@@ -6,30 +6,47 @@ import pytest
 from msgspec import structs
 
 from redrive.core.acts import (
+    NOT_PARKED,
     Amended,
     Archive,
     Cancel,
     Change,
     Discard,
+    Edit,
+    Expire,
+    Move,
+    Note,
+    Park,
+    Recall,
     Replay,
+    Reserve,
     Restore,
+    RunNow,
     SetPolicy,
     Skip,
     Tag,
+    Unpark,
+    Unreserve,
+    edit_refusal,
+    recall_refusal,
+    refusal,
 )
-from redrive.core.item import Dedupe, Item, Terms
+from redrive.core.item import Dedupe, Instant, Item, Millis, NewItem, Terms, holder
 from redrive.core.select import EVERYTHING, And, Ids, Match
 from redrive.core.states import Disposition, State
+from redrive.core.terms import is_parked
 from redrive.core.verbs import Entry
 from redrive.errors import Conflict
 from redrive.stores.base import PAGE_LIMIT
 from redrive.testing.conformance.kit import (
     QUEUE,
     SECOND,
+    TTL,
     World,
     act,
     dead,
     failed,
+    finished,
     ids,
     new,
     news,
@@ -353,3 +370,107 @@ async def test_amend_by_filter_leaves_what_does_not_match(world: World) -> None:
 async def test_amend_of_no_ids_is_nothing(world: World) -> None:
     await world.letter()
     assert await world.store.amend(Ids(()), Replay(), act()) == Amended()
+
+
+# --- the table: every change of an item in every situation ---
+
+X = "replay-x"
+TABLE: tuple[Change, ...] = (
+    *(Replay(), Replay(reserved=X), Archive(), Discard(), Restore(), Cancel(), Skip(), Move("elsewhere")),
+    *(Tag(("seen",)), Note(), SetPolicy("gentle"), RunNow(), Expire(), Park("schema"), Unpark()),
+    *(Edit(b"[]"), Edit(b"[]", 1), Recall(), Reserve(X), Reserve("replay-y"), Unreserve()),
+)
+WAITING = ("waits", "parked", "edited", "cancelled")
+LEASED = ("runs", "done")
+ARE_LETTERS = ("open", "archived", "trash", "reserved", "archived reserved", "worked on")
+REPLAYED = ("sent", "runs again", "back again", "dead again", "expired since")
+LATER: Millis = 100 * SECOND
+
+
+class _Table:
+    """Items in every situation, one for each change. `kept`: how many deliveries it had when it was replayed."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.kept: dict[str, int] = {}
+
+    def ids(self, number: int) -> tuple[str, ...]:
+        return tuple([f"{name} {number}" for name in (*WAITING, *LEASED, *ARE_LETTERS, *REPLAYED)])
+
+    async def make(self) -> None:
+        for names, delay in ((WAITING, LATER), ((*LEASED, *ARE_LETTERS, *REPLAYED), 0)):
+            await self._world.put(*(self._new(name, number, delay) for name in names for number in range(len(TABLE))))
+        items = await self._leased()
+        await self._world.finish(
+            *(finished(item) for item in self._those(items, "done")),
+            *(dead(item) for item in self._those(items, *ARE_LETTERS, *REPLAYED)),
+        )
+        self.kept = {item.id: item.deliveries for item in self._those(items, *REPLAYED)}
+        await self._amend(Park("x"), "parked")
+        await self._amend(Edit(b"null"), "edited")
+        await self._amend(Cancel(), "cancelled")
+        await self._amend(Archive(), "archived", "archived reserved")
+        await self._amend(Discard(), "trash")
+        await self._amend(Reserve(X), "reserved", "archived reserved")
+        await self._world.store.lease_letters(self._ids("worked on"), "w-9", TTL)
+        await self._amend(Replay(delay=LATER), "sent", "expired since")
+        await self._amend(Replay(), "runs again", "back again", "dead again")
+        await self._amend(Expire(), "expired since")
+        items = await self._leased()
+        await self._world.finish(
+            *(failed(item, LATER) for item in self._those(items, "back again")),
+            *(dead(item) for item in self._those(items, "dead again")),
+        )
+
+    def _new(self, name: str, number: int, delay: Millis) -> NewItem:
+        item_id = f"{name} {number}"
+        # Only the head of an order key can be skipped.
+        terms = Terms(order_key=item_id) if isinstance(TABLE[number], Skip) else None
+        return new(item_id=item_id, delay=delay, terms=terms)
+
+    async def _leased(self) -> tuple[Item, ...]:
+        return await self._world.lease(PAGE_LIMIT, ttl=LATER)
+
+    def _ids(self, *names: str) -> tuple[str, ...]:
+        return tuple([f"{name} {number}" for name in names for number in range(len(TABLE))])
+
+    def _those(self, items: tuple[Item, ...], *names: str) -> list[Item]:
+        wanted = self._ids(*names)
+        return [item for item in items if item.id in wanted]
+
+    async def _amend(self, change: Change, *names: str) -> None:
+        wanted = self._ids(*names)
+        assert {*(await self._world.store.amend(Ids(wanted), change, act())).changed} == {*wanted}
+
+
+def _refused(change: Change, item: Item, kept: int | None, now: Instant) -> str | None:
+    """What core.acts says of it."""
+    letter = item.letter
+    lies, reserved = (None, "") if letter is None else (letter.disposition, letter.reserved)
+    reason = refusal(change, item.state, lies, holder=holder(item, now), reserved=reserved)
+    if reason is None and isinstance(change, Edit):
+        reason = edit_refusal(change, item.revision)
+    if reason is None and isinstance(change, Recall):
+        reason = recall_refusal(item.state, item.deliveries, kept)
+    if reason is None and isinstance(change, Unpark) and not is_parked(item.hold):
+        reason = NOT_PARKED
+    return reason
+
+
+async def test_amend_refuses_what_core_refuses_and_nothing_else(world: World) -> None:
+    """Word for word, and what it refuses stays as it is."""
+    table = _Table(world)
+    await table.make()
+    for number, change in enumerate(TABLE):
+        these = Ids(table.ids(number))
+        before = {item.id: item for item in await world.store.find(these)}
+        now = world.clock.now()
+        reasons = {key: _refused(change, before[key], table.kept.get(key), now) for key in these.ids}
+        amended = await world.store.amend(these, change, act())
+        assert {one.id: one.reason for one in amended.skipped} == {key: why for key, why in reasons.items() if why}
+        assert set(amended.changed) == {key for key, why in reasons.items() if why is None}
+        after = {item.id: item for item in await world.store.find(these)}
+        assert [after[key] for key, why in reasons.items() if why] == [
+            before[key] for key, why in reasons.items() if why
+        ]
+    await world.sound()

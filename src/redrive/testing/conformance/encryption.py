@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -461,6 +462,29 @@ async def test_reencrypt_goes_on_by_pages_and_leaves_what_does_not_decrypt(world
     world.store.use_keys(None)
     with pytest.raises(ConfigError, match="there are no keys to encrypt with"):
         await world.store.reencrypt()
+
+
+async def test_reencrypt_leaves_what_was_edited_since_it_was_read(world: World) -> None:
+    await encrypt(world)
+    made, other = new(SMALL, delay=TTL), await world.another()
+    await world.put(made)
+    store: Any = world.store
+    right = store.rewrite_bodies
+
+    async def after_an_edit(rewrites: Sequence[object]) -> int:
+        assert (await other.amend(Ids((made.id,)), Edit(HEAVY), act())).changed == (made.id,)
+        replaced: int = await right(rewrites)
+        return replaced
+
+    for handle in (store, other):
+        handle.use_keys(Rings.both)
+    store.rewrite_bodies = after_an_edit
+    assert (await store.reencrypt()).rewritten == 0
+    store.rewrite_bodies = right
+    assert (await world.item(made.id)).payload == HEAVY
+    assert (await store.reencrypt()).rewritten == 1
+    assert [one.payload for one in (await store.get(made.id)).revisions] == [SMALL]
+    await world.sound()
 
 
 async def test_encrypted_edits_and_the_payloads_before_them(world: World) -> None:
