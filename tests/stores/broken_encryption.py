@@ -104,11 +104,11 @@ class LeavesResultsUnderTheOldKey(Bent):
 class ReencryptsOverAnEdit(Bent):
     """What was read is written back under the new key, whatever is there by then."""
 
-    async def rewrite_bodies(self, rewrites: Sequence[Rewrite]) -> int:
+    async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
         for one in rewrites:
             if one.revision is None and one.purpose == "payload" and (item := self.peek(one.id)) is not None:
                 self.force(structs.replace(item, payload=one.old))
-        return await super().rewrite_bodies(rewrites)
+        return await super().rewrite_bodies(rewrites, by)
 
 
 class _Bent(Keyring):

@@ -239,7 +239,11 @@ PLANTS: dict[str, Plant] = {
     "LimitsInASubquery": Plant((Edit("lease", _PICKED, f"where c.state = 'ready' and c.seq in ({_LIMITED})"),)),
     "CountsOnFailureOnly": Plant((Edit("lease", "attempt = c.attempt + 1,", ""),)),
     "LeasesByAnotherClock": Plant(
-        (Edit("lease", f"0 and {_DUE}", f"0 and {_DUE} + 500"), Edit("lanes/choose", _DUE, f"{_DUE} + 500"))
+        (
+            Edit("lease", f"0 and {_DUE}", f"0 and {_DUE} + 500"),
+            Edit("lanes/choose", f"c.level = 0 and {_DUE}", f"c.level = 0 and {_DUE} + 500"),
+            Edit("lanes/choose", f"c.level = l.level and {_DUE}", f"c.level = l.level and {_DUE} + 500"),
+        )
     ),
     "KnowsOneLane": Plant(patches=(_knows_one_lane,)),
     "AnswersAnyLane": Plant(

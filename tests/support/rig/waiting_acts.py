@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from redrive import Redrive
 from redrive.core.acts import Act
+from redrive.core.select import Ids
 from redrive.engine.replays import ReplayLeader
 from redrive.events import Events
+from redrive.stores.audit import AuditRecord, entry
 from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 from tests.support.rig import records as r
@@ -42,4 +44,5 @@ async def act_on_waiting(app: Redrive, store: Store, clock: Clock, log: Write) -
     letter = await store.get("expired")
     log(r.Invoke("taken-in", "ok", now_ns(), payload=ORIGINAL))
     await store.take_in([replace(letter, item=replace(letter.item, id="taken-in"))], Act("scenario", WHY, "take in"))
+    await store.append([entry(AuditRecord("note", Ids(()), ("taken-in",)), Act("scenario", WHY, "append"))])
     log(r.Told("taken-in", "ok", now_ns()))

@@ -6,7 +6,6 @@ import pytest
 from msgspec import structs
 
 from redrive.core.acts import (
-    NOT_PARKED,
     Amended,
     Archive,
     Cancel,
@@ -18,6 +17,7 @@ from redrive.core.acts import (
     Note,
     Park,
     Recall,
+    Refusal,
     Replay,
     Reserve,
     Restore,
@@ -28,6 +28,7 @@ from redrive.core.acts import (
     Unpark,
     Unreserve,
     edit_refusal,
+    parked_refusal,
     recall_refusal,
     refusal,
 )
@@ -443,7 +444,7 @@ class _Table:
         assert {*(await self._world.store.amend(Ids(wanted), change, act())).changed} == {*wanted}
 
 
-def _refused(change: Change, item: Item, kept: int | None, now: Instant) -> str | None:
+def _refused(change: Change, item: Item, kept: int | None, now: Instant) -> Refusal | None:
     """What core.acts says of it."""
     letter = item.letter
     lies, reserved = (None, "") if letter is None else (letter.disposition, letter.reserved)
@@ -452,9 +453,7 @@ def _refused(change: Change, item: Item, kept: int | None, now: Instant) -> str 
         reason = edit_refusal(change, item.revision)
     if reason is None and isinstance(change, Recall):
         reason = recall_refusal(item.state, item.deliveries, kept)
-    if reason is None and isinstance(change, Unpark) and not is_parked(item.hold):
-        reason = NOT_PARKED
-    return reason
+    return parked_refusal(change, parked=is_parked(item.hold)) if reason is None else reason
 
 
 async def test_amend_refuses_what_core_refuses_and_nothing_else(world: World) -> None:
@@ -467,7 +466,8 @@ async def test_amend_refuses_what_core_refuses_and_nothing_else(world: World) ->
         now = world.clock.now()
         reasons = {key: _refused(change, before[key], table.kept.get(key), now) for key in these.ids}
         amended = await world.store.amend(these, change, act())
-        assert {one.id: one.reason for one in amended.skipped} == {key: why for key, why in reasons.items() if why}
+        said = {one.id: (one.reason, one.code) for one in amended.skipped}
+        assert said == {key: why for key, why in reasons.items() if why}
         assert set(amended.changed) == {key for key, why in reasons.items() if why is None}
         after = {item.id: item for item in await world.store.find(these)}
         assert [after[key] for key, why in reasons.items() if why] == [

@@ -471,9 +471,9 @@ async def test_reencrypt_leaves_what_was_edited_since_it_was_read(world: World) 
     store: Any = world.store
     right = store.rewrite_bodies
 
-    async def after_an_edit(rewrites: Sequence[object]) -> int:
+    async def after_an_edit(rewrites: Sequence[object], by: object) -> int:
         assert (await other.amend(Ids((made.id,)), Edit(HEAVY), act())).changed == (made.id,)
-        replaced: int = await right(rewrites)
+        replaced: int = await right(rewrites, by)
         return replaced
 
     for handle in (store, other):
