@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from redrive.core.quantity import shown
@@ -20,8 +20,11 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 HEADER_SIZE = 4096
 
 
-def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
-    """Raises ConfigError that names the header, and not its value, which may be a secret."""
+def check_headers(given: Any, *, field: str) -> tuple[tuple[str, str], ...]:
+    """As pairs. Raises ConfigError that names the header, and not its value, which may be a secret."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"must be a mapping, got {shown(given)}", field=field, hint='use {"X-Team": "billing"}')
+    headers = tuple([(str(name), str(value)) for name, value in given.items()])
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise ConfigError(
@@ -30,6 +33,7 @@ def check_headers(headers: Iterable[tuple[str, str]], *, field: str) -> None:
         if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
             hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
             raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
+    return headers
 
 
 def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -> list[tuple[str, str]]:
@@ -40,12 +44,19 @@ def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -
     return [pair for pair in pairs if pair[0].lower() not in gone]
 
 
-_RANGE = re.compile(r"[1-5](xx|[0-9]{2})")
-
-
-def is_status_range(text: Any) -> bool:
-    """A status such as "404", or a class such as "5xx"."""
-    return isinstance(text, str) and _RANGE.fullmatch(text) is not None
+def check_error_statuses(given: Any, field: str) -> tuple[str, ...]:
+    """Statuses such as 404, and classes such as "5xx", of answers that are errors or redirects."""
+    hint = 'give statuses such as 404 or "5xx"'
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"must be a list, got {shown(given)}", field=field, hint=hint)
+    found = tuple([str(each) for each in given])
+    for each in found:
+        if not re.fullmatch(r"[1-5](xx|[0-9]{2})", each):
+            raise ConfigError(f"{shown(each)} is not a status", field=field, hint=hint)
+        if each[0] in "12":
+            what = "a success" if each[0] == "2" else "no answer yet"
+            raise ConfigError(f"{each} is {what}, and cannot be judged otherwise", field=field, hint=hint)
+    return found
 
 
 def in_ranges(status: int, ranges: Iterable[str]) -> bool:

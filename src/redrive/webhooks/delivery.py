@@ -48,7 +48,7 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent."""
+    """The answer to a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent."""
 
     status: int = 0
     headers: Pairs = ()
@@ -78,10 +78,10 @@ POLICY = Policy(
 
 def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, secrets: tuple[str, ...], now: Millis) -> Request:
     """The headers that came with it, the endpoint's own, and ours: the id, which stays the same, and the attempt."""
-    headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
+    own = endpoint.headers
+    headers = [*passed_on(envelope.headers, (*OURS, *(name for name, _ in own))), *own]
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
-    headers += endpoint.headers
     headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
     if envelope.event_type and secrets:
         headers += signed_headers(secrets, item.id, now // 1000, envelope.body).items()
@@ -99,16 +99,13 @@ def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "
     return "retry" if in_ranges(status, RETRIED) else "failed"
 
 
-class Delivery:
-    """The handler of a family of endpoints. `send` brings a request to its target."""
+class Delivery(Struct, frozen=True):
+    """The handler of a family of endpoints. `send` brings a request to its target; `failed` gets each that fails."""
 
-    def __init__(
-        self, endpoints: Endpoints, clock: Clock, send: Send, *, failed: Callable[[Item], Awaitable[None]]
-    ) -> None:
-        self._endpoints = endpoints
-        self._clock = clock
-        self._send = send
-        self._failed = failed
+    endpoints: Endpoints
+    clock: Clock
+    send: Send
+    failed: Callable[[Item], Awaitable[None]]
 
     async def handle(self, item: Item) -> None:
         """Raises what the policy judges: WebhookRejected is final, WebhookFailed is tried again."""
@@ -116,7 +113,7 @@ class Delivery:
             await self._attempt(item)
         except (Dead, WebhookRejected):
             with suppress(StoreError):  # maintenance looks for notices that are missing
-                await self._failed(item)
+                await self.failed(item)
             raise
 
     async def _attempt(self, item: Item) -> None:
@@ -125,23 +122,23 @@ class Delivery:
             envelope = envelope_of(item.payload)
         except PayloadUndecodable as error:
             raise Dead(error.message) from error
-        now = self._clock.now()
-        signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
+        now = self.clock.now()
+        signing = self.endpoints.secrets(endpoint).signing if envelope.event_type else ()
         secrets = tuple([secret for secret, until in signing if until is None or until > now])
-        response = await self._send(item, request_of(endpoint, item, envelope, secrets, now))
+        response = await self.send(item, request_of(endpoint, item, envelope, secrets, now))
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
         if not 200 <= response.status < 300:
             raise await self._failure(endpoint, item, response)
         with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
-            await self._endpoints.note_delivered(endpoint.id)
+            await self.endpoints.note_delivered(endpoint.id)
 
     async def _endpoint(self, item: Item) -> Endpoint:
         name = endpoint_id(item.queue)
         try:
-            endpoint = await self._endpoints.cached(name)
+            endpoint = await self.endpoints.cached(name)
             if endpoint is None or endpoint.status != "active":  # as of up to a second ago
-                endpoint = await self._endpoints.cached(name, fresh=-1)
+                endpoint = await self.endpoints.cached(name, fresh=-1)
         except StoreError as error:
             raise Snooze("5s", note="the store does not answer") from error
         if endpoint is None:
@@ -153,17 +150,17 @@ class Delivery:
     async def _failure(self, endpoint: Endpoint, item: Item, response: Response) -> WebhookRejected | WebhookFailed:
         with suppress(StoreError, NotFound):
             # As it is now: its owner may have changed it while the request was under way.
-            endpoint = await self._endpoints.note_failure(endpoint.id)
+            endpoint = await self.endpoints.note_failure(endpoint.id)
         means = verdict(endpoint, response.status) if response.status else "failed" if response.denied else "retry"
-        said = f"the endpoint answered {response.status}" if response.status else response.error
+        why = f"the endpoint answered {response.status}" if response.status else response.error
         if means == "failed":
             if response.status == GONE:
                 with suppress(StoreError, NotFound):
-                    await self._endpoints.disable(endpoint.id, reason="it answered 410 Gone")
-            return WebhookRejected(said, status=response.status)
-        error = WebhookFailed(said, status=response.status)
+                    await self.endpoints.disable(endpoint.id, reason="it answered 410 Gone")
+            return WebhookRejected(why, status=response.status)
+        error = WebhookFailed(why, status=response.status)
         asked = next((value for name, value in response.headers if name.lower() == "retry-after"), None)
-        hint = as_delay(asked, self._clock.now())
+        hint = as_delay(asked, self.clock.now())
         if hint:  # neither sooner than it asks, nor than by its own schedule
             error.retry_after = -(-max(hint, _own_wait(endpoint, item)) // 1000)
         return error
@@ -174,7 +171,7 @@ def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
 
 
 async def sent(client: HttpClient, request: Request) -> Response:
-    """What came of it."""
+    """Send it from this process."""
     query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
     try:
         answer = await client.post(
@@ -185,12 +182,3 @@ async def sent(client: HttpClient, request: Request) -> Response:
     except HttpError as error:
         return Response(error=str(error))
     return Response(answer.status, tuple([(str(name), value) for name, value in answer.headers.items()]), answer.body)
-
-
-def direct(client: HttpClient) -> Send:
-    """Sends from this process."""
-
-    async def send(_item: Item, request: Request) -> Response:
-        return await sent(client, request)
-
-    return send
