@@ -11,6 +11,7 @@ from redrive.core.acts import (
     Act,
     Amended,
     Change,
+    Expire,
     Move,
     Replay,
 )
@@ -57,11 +58,11 @@ async def items_of(store: Store, ids: Sequence[str], also: Selection | None = No
 
 
 async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:
-    """Repeating it, under the same request, resumes it. What takes a new place in its order key goes bite by bite, so
-    that a later bite is never before an earlier one.
+    """Repeating it, under the same request, resumes it. Where the order of the writes shows, in places in order keys or
+    times of death, one bite goes after the other.
     """
     done: list[Amended] = []
-    at_once = 1 if any(isinstance(change, Replay | Move) for _, change in bites) else AT_ONCE
+    at_once = 1 if any(isinstance(change, Replay | Move | Expire) for _, change in bites) else AT_ONCE
     for start in range(0, len(bites), at_once):
         amends = [store.amend(those, change, act) for those, change in bites[start : start + at_once]]
         # All of them to their end, also if one fails: none is left behind to go on by itself.

@@ -104,7 +104,7 @@ class Relay:
     `allow`: private networks that endpoints may be in, as "10.1.0.0/16". `encryption`: keys for secrets of endpoints.
     `capacity`: how many webhooks may wait in all. `keep`: how long delivered ones are kept. `retention` seed: failed
     and dead ones are discarded after 7 and 14 days. `notify` is called once for each webhook that failed or died, and
-    `on_dead_letter` with how many died of age in a round of maintenance; each is tried again until it returns.
+    `on_dead_letter` with how many died of age since the last round of maintenance; each is tried until it returns.
     """
 
     def __init__(
