@@ -109,7 +109,7 @@ async def _filled(store: str, url: str, count: int, **options: Any) -> Any:
     from redrive.webhooks import Relay
 
     relay = await Relay(store, allow=LOOPBACK, log=False, concurrency=AT_ONCE).open()
-    made = await relay.endpoints.create(url, id="bench", concurrency=AT_ONCE, **options)
+    made = await relay.endpoints.create(url, id="bench", **options)
     await _timed(lambda _: _receive(relay, made.endpoint), count)
     return relay
 
@@ -121,7 +121,7 @@ async def _receive(relay: Any, endpoint: Any) -> None:
 
 
 async def _deliver(store: str, url: str) -> float:
-    return await _drained(await _filled(store, url, HOOKS, order="none"), HOOKS)
+    return await _drained(await _filled(store, url, HOOKS, order="none", concurrency=AT_ONCE), HOOKS)
 
 
 async def _ordered(store: str, url: str, count: int) -> float:

@@ -44,7 +44,7 @@ def chased(tmp_path: Path) -> Iterator[Chased]:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("store", "via"), [("sqlite", "direct"), ("sqlite", "hub"), ("postgres", "hub"), ("redis", "hub")]
+    ("store", "via"), [(store, via) for store in ("sqlite", "postgres", "redis") for via in ("direct", "hub")]
 )
 def test_h28_h32_an_ordered_endpoint_keeps_its_order(chased: Chased, store: str, via: str) -> None:
     size = HOOK_KILLS[proof_size()]

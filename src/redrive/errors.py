@@ -61,6 +61,11 @@ RedriveError
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
+
 
 class RedriveError(Exception):
     """Base of all. `hint` says what to do next."""
@@ -78,6 +83,13 @@ class ConfigError(RedriveError, ValueError):
     def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
         super().__init__(f"{field}: {message}" if field else message, hint=hint)
         self.field = field
+
+    def named(self, field: str) -> Self:
+        """The same error, of a field that has another name for the caller."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        ConfigError.__init__(made, self.message.removeprefix(f"{self.field}: "), field=field, hint=self.hint)
+        return made
 
 
 class BadDuration(ConfigError):

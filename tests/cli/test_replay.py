@@ -26,6 +26,13 @@ def test_ids_are_sent_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert still_dead(capsys) == {three}
 
 
+def test_the_longest_dead_of_a_filter_goes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = letters_in(tmp_path, *"abc")
+    for more in (("--dry-run",), ("--yes",)):
+        told = here(capsys, "letters", "replay", "--where", "died<1h", "--reason", "fixed", *more)
+        assert told.out.split() == ids
+
+
 def test_delay_and_once_reach_the_item(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (id,) = letters_in(tmp_path, "a")  # noqa: A001 - the word of the domain
     assert here(capsys, "letters", "replay", id, "--reason", "x", "--once", "--delay", "90m").code == Exit.DONE

@@ -12,7 +12,7 @@ from redrive.cli.exits import Exit
 from redrive.webhooks import Relay
 from redrive.webhooks.model import Envelope
 from redrive.webhooks.settings import WebhookSettings
-from tests.support.cli import Told, here, made_in, on_terminal
+from tests.support.cli import Told, here, letters_in, made_in, on_terminal
 from tests.support.target import Target, target
 
 __all__ = ["target"]
@@ -130,6 +130,18 @@ def test_a_webhook_that_failed_is_listed_shown_and_sent_again(
     assert here(capsys, "webhook", "replay", fine, "--reason", "x").code == Exit.CONFLICT
 
 
+def test_a_letter_of_another_queue_is_skipped_by_a_replay_of_webhooks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: Target
+) -> None:
+    (failed,) = sent(tmp_path, no=f"{target.url}/404")
+    (letter,) = letters_in(tmp_path, "a")
+    for more in (("--dry-run",), ()):
+        told = here(capsys, "webhook", "replay", letter, failed, "--reason", "mended", *more)
+        assert (told.code, told.out) == (Exit.PARTLY, f"{failed}\n")
+        assert f"skipped {letter}: it is an item of queue" in told.err
+    assert here(capsys, "letters", "list", "-q").out == f"{letter}\n"
+
+
 def test_recover_sends_what_failed_since(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: Target) -> None:
     failed, other = sent(tmp_path, no=f"{target.url}/404", other=f"{target.url}/410")
     recover = (*ENDPOINT, "recover", "no", "--reason", "mended")
@@ -196,6 +208,8 @@ BAD: list[tuple[tuple[str, ...], Exit, str]] = [
     (("endpoint", "create", SHOP, "--rate", "fast"), Exit.USAGE, "--rate: 'fast'"),
     (("endpoint", "create", SHOP, "--timeout", "0s"), Exit.USAGE, "--timeout: "),
     (("endpoint", "create", SHOP, "--concurrency", "0"), Exit.USAGE, "--concurrency: "),
+    (("endpoint", "create", SHOP, "--concurrency", "5"), Exit.USAGE, "--concurrency: order='skip' sends one at a time"),
+    (("endpoint", "create", SHOP, "--fail-on", "2xx"), Exit.USAGE, "--fail-on: 2xx is a success"),
     (("endpoint", "create", SHOP, "--retry", "often"), Exit.USAGE, "--retry: 'often' is not a policy as data"),
     (("endpoint", "create", SHOP, "--retry", '{"max": 1}'), Exit.USAGE, "--retry: "),
     (("endpoint", "create", SHOP, "--retry-on", "40x"), Exit.USAGE, "--retry-on: '40x' is not a status"),
@@ -223,6 +237,7 @@ BAD: list[tuple[tuple[str, ...], Exit, str]] = [
     (("publish", "a b"), Exit.USAGE, "'a b' is not a type of event"),
     (("publish", "a", "{"), Exit.USAGE, "DATA: it is not JSON"),
     (("publish", "a", "1", "--id", "a.b"), Exit.USAGE, "--id: 'a.b' is not an id of an event"),
+    (("publish", "a", "1", "--id", "a:b"), Exit.USAGE, "use 1 to 63 of A-Z a-z 0-9"),
     (("send-test", "shp"), Exit.NOT_FOUND, "no endpoint 'shp'"),
     (("token", "create", "t", "--endpoint", "shop"), Exit.USAGE, "is not delivered to by hubs"),
     (("token", "revoke", "0", "--reason", "x"), Exit.NOT_FOUND, "no token '0'"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from redrive import Redrive
 from redrive.core.states import Disposition, State
 from redrive.errors import BadFilter, ConfigError, NotFound
 from redrive.events import Amended, Event
+from redrive.office import bites
+from redrive.stores.memory import MemoryStore
+from redrive.testing.faults import FaultyStore
 from tests.support.apps import Work, work
 
 __all__ = ["work"]
@@ -114,6 +120,46 @@ async def test_replay_by_filter_moves_exactly_what_matches(work: Work) -> None:
     done = await work.app.letters.replay("error:ValueError", reason="all open ones")
     assert sorted(done.changed) == sorted(ids[1:])
     assert (await work.app.get(ids[0])).state is State.DEAD
+
+
+@pytest.mark.parametrize("how", ["filter", "page", "pace", "dedupe_by", "ids"])
+async def test_letters_of_an_order_key_are_replayed_in_the_order_in_which_they_died(
+    work: Work, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of writes: two bites here."""
+    monkeypatch.setattr(bites, "PAGE_LIMIT", 2)
+    await work.app.configure("emails", order="skip", reason="the others go on")
+    await work.app.enqueue_many("emails", [{"to": name} for name in "abcd"], order_key="one")
+    await work.run()
+    letters = work.app.letters
+    page = await letters.find("queue:emails")
+    options: dict[str, Any] = {"pace": {"pace": "1000/s"}, "dedupe_by": {"dedupe_by": "to"}}.get(how, {})
+    which: Any = {"page": page, "ids": [item.id for item in page]}.get(how, "queue:emails")
+    await letters.replay(which, reason="fixed", **options)
+    work.broken = None
+    await work.run()
+    assert work.handled[4:] == [*("dcba" if how == "ids" else "abcd")], "ids go as they are given"
+
+
+async def test_a_later_bite_of_a_replay_waits_for_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may carry them out in any order."""
+    monkeypatch.setattr(bites, "PAGE_LIMIT", 1)
+    store = FaultyStore(MemoryStore())
+    async with Redrive(store, log=False) as app:
+        work = Work(app)
+        await app.configure("emails", order="skip", reason="the others go on")
+        await app.enqueue_many("emails", [{"to": name} for name in "ab"], order_key="one")
+        await work.run()
+        held = store.hold("amend")
+        replaying = asyncio.create_task(app.letters.replay("queue:emails", reason="fixed"))
+        await held.reached.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)  # noqa: TID251 - turns of the loop
+        held.release()
+        await replaying
+        work.broken = None
+        await work.run()
+        assert work.handled[2:] == [*"ab"]
 
 
 async def test_replay_of_an_archived_letter_by_id(work: Work) -> None:

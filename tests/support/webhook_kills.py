@@ -149,7 +149,8 @@ class Play:
     async def put(self) -> str:
         via, order = self.order.via, "block" if self.order.ordered else "none"
         async with self.relay() as relay:
-            made = await relay.endpoints.create(self._url(0), id=ENDPOINT, via=via, order=order, concurrency=2)  # type: ignore[arg-type]  # one of two words
+            many = {} if self.order.ordered else {"concurrency": 2}
+            made = await relay.endpoints.create(self._url(0), id=ENDPOINT, via=via, order=order, **many)  # type: ignore[arg-type]  # one of two words
             terms = Terms(order_key=ORDER_KEY) if self.order.ordered else None
             for start in range(0, self.order.hooks, PUT):
                 numbers = range(start, min(start + PUT, self.order.hooks))

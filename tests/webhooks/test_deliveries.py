@@ -7,15 +7,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 
 from redrive.core.instants import moment
-from redrive.core.item import Ending
+from redrive.core.item import Ending, NewItem
 from redrive.core.states import State
-from redrive.errors import ConfigError, QueueFull
+from redrive.errors import ConfigError, NotFound, QueueFull
 from redrive.testing.faults import FaultyStore
-from redrive.webhooks import Notice, verify
+from redrive.webhooks import Notice, delete_old_webhooks, get_pending_webhooks, maintenance, replay_webhook, verify
 from tests.support.lab import Lab, Shared, lab
 from tests.webhooks.kit import (
     Answer,
@@ -207,12 +208,21 @@ async def test_a_publish_without_room_writes_nothing(lab: Lab) -> None:
         assert len(await relay.webhooks.list()) == 2
 
 
-@pytest.mark.parametrize("wrong", ["with.dot", "é", "a b", "x" * 64, ""])
-async def test_an_id_of_an_event_that_cannot_be_signed_is_refused(lab: Lab, wrong: str) -> None:
-    async with receiving(lab) as receiver, opened(lab, receiver) as relay:
-        with pytest.raises(ConfigError) as refused:
-            await relay.publish("a.b", 1, id=wrong)
-        assert refused.value.field == "id"
+async def test_an_id_of_an_event_can_be_signed_and_replayed(lab: Lab) -> None:
+    """It is no filter: `order:7` would be one."""
+    async with receiving(lab, then=422) as receiver, opened(lab, receiver) as relay:
+        for wrong in ("with.dot", "é", "a b", "x" * 64, "", "order:7", "-a", *[f"a{sign}b" for sign in '=*()"<>,;']):
+            with pytest.raises(ConfigError, match="A-Z a-z 0-9 _") as refused:
+                await relay.publish("a.b", 1, id=wrong)
+            assert refused.value.field == "id"
+        await add(relay, receiver, events=["*"])
+        ids = ["order_7/a+b@c~d-e_shop", f"{'x' * 63}_shop"]
+        for each in ids:
+            assert await relay.publish("a.b", 1, id=each.removesuffix("_shop")) == [each]
+        async with running(lab, relay):
+            await ended(lab, relay, ids[-1])
+        for each in ids:
+            assert (await relay.webhooks.replay(each, reason="x")).changed == (each,)
 
 
 async def test_what_was_delivered_stays_so_whatever_the_store_says(lab: Lab) -> None:
@@ -360,4 +370,116 @@ async def test_recover_sends_again_what_failed_since(lab: Lab) -> None:
         assert await relay.endpoints.recover("shop", since="4h") == 1
         await ended(lab, relay, old)
         assert receiver.bodies[:3] == ["old", "a", "b"]
-        assert (sorted(receiver.bodies[3:5]), receiver.bodies[5:]) == (["a", "b"], ["old"])
+        assert receiver.bodies[3:] == ["a", "b", "old"]
+
+
+@pytest.mark.parametrize("which", ["filter", "page", "ids of a list"])
+async def test_replayed_webhooks_go_in_the_order_in_which_they_died(lab: Lab, which: str) -> None:
+    async with receiving(lab, then=422) as receiver, opened(lab, receiver) as relay:
+        await add(relay, receiver)
+        hooks = await put(relay, *"abcd")
+        async with running(lab, relay):
+            await ended(lab, relay, hooks[-1])
+        named: dict[str, Any] = {
+            "filter": "queue:webhook:shop",
+            "page": await relay.app.letters.find("queue:webhook:shop"),
+            "ids of a list": [each.id for each in await relay.webhooks.list(status="failed")],
+        }
+        assert (await relay.webhooks.replay(named[which], reason="mended")).changed == tuple(hooks)
+        receiver.then = 200
+        async with running(lab, relay):
+            await ended(lab, relay, hooks[-1])
+        assert receiver.bodies[4:] == [*"abcd"]
+
+
+async def test_what_died_of_age_is_replayed_in_the_order_of_its_receipt(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "PAGE", 2)
+    async with receiving(lab) as receiver, opened(lab, receiver) as relay:
+        await add(relay, receiver)
+        hooks = await put(relay, *"abcde")
+        lab.clock.advance("8d")
+        expire = type(relay.app).expire
+
+        async def expire_and_pass_time(*args: Any, **options: Any) -> Any:
+            lab.clock.advance("1s")
+            return await expire(*args, **options)
+
+        monkeypatch.setattr(type(relay.app), "expire", expire_and_pass_time)
+        assert (await relay.maintain()).dead_lettered == 5
+        assert await relay.endpoints.recover("shop", since="1h") == 5
+        async with running(lab, relay):
+            await ended(lab, relay, hooks[-1])
+        assert receiver.bodies == [*"abcde"]
+
+
+async def test_a_replay_is_about_webhooks_only(lab: Lab) -> None:
+    async with receiving(lab, then=422) as receiver, delivering(lab, receiver) as relay:
+        await add(relay, receiver)
+        hooks = await put(relay, *"ab")
+        await ended(lab, relay, hooks[-1])
+        (other,) = (await lab.store.put([NewItem("mail-1", "emails", b"{}")])).added
+        await relay.app.expire([other], reason="for this test")
+        assert (await relay.webhooks.replay("disposition:open OR died<1h", reason="x")).changed == tuple(hooks)
+        done = await replay_webhook(relay, other)
+        assert [(each.id, each.reason) for each in done.skipped] == [
+            (other, "it is an item of queue emails, not a webhook")
+        ]
+        done = await relay.webhooks.replay([other, "nothing"], reason="x")
+        assert {each.id for each in done.skipped} == {other, "nothing"}
+        with pytest.raises(ConfigError, match="empty"):
+            await relay.webhooks.replay(" ", reason="x")
+        assert (await lab.item(other)).state is State.DEAD
+
+
+async def test_a_content_type_of_the_endpoint_is_sent_once(lab: Lab) -> None:
+    own = "application/cloudevents+json"
+    async with receiving(lab) as receiver, delivering(lab, receiver) as relay:
+        await add(relay, receiver, headers={"content-type": own}, events=["*"])
+        received = [
+            (await post(relay, "shop", b"a", headers)).body["id"] for headers in ([], [("Content-Type", "a/b")])
+        ]
+        for hook in (*received, *await relay.publish("order.paid", 1)):
+            await ended(lab, relay, hook)
+            types = [value for name, value in receiver.got[-1].headers if name.lower() == "content-type"]
+            assert types == [own]
+
+
+async def test_a_list_says_less_of_each_than_get(lab: Lab) -> None:
+    async with receiving(lab, then=422) as receiver, opened(lab, receiver) as relay:
+        await add(relay, receiver)
+        await put(relay, *"ab")
+        listed = [(each.notification_sent, each.blocked_by) for each in await relay.webhooks.list("shop")]
+        assert listed == [(None, None)] * 2
+        with pytest.raises(NotFound, match="no endpoint 'shp'"):
+            await relay.webhooks.list("shp")
+        await add(relay, receiver, "new")
+        assert len(await relay.webhooks.list("new")) == 0
+
+
+async def test_pending_webhooks_are_those_that_may_be_sent_now(lab: Lab) -> None:
+    async with receiving(lab, 500) as receiver, opened(lab, receiver) as relay:
+        for name in ("first", "muted", "tried"):
+            await add(relay, receiver, name)
+        (tried,) = await put(relay, "a", endpoint="tried")
+        async with running(lab, relay):
+            await lab.until(lambda: len(receiver.got) == 1)
+        await put(relay, "b", endpoint="muted")
+        await relay.endpoints.mute("muted")
+        (first, _) = await put(relay, *"cd", endpoint="first")
+        lab.clock.advance("900ms")
+        assert [each.id for each in await get_pending_webhooks(relay)] == [first], "the first of its order"
+        lab.clock.advance("1s")
+        assert [each.id for each in await get_pending_webhooks(relay)] == [tried, first], "its wait is over"
+        assert [each.id for each in await get_pending_webhooks(relay, limit=1)] == [tried]
+
+
+async def test_old_webhooks_are_deleted_by_the_times_of_the_seed_on_demand(lab: Lab) -> None:
+    async with receiving(lab, 422) as receiver, opened(lab, receiver) as relay:
+        await add(relay, receiver)
+        (hook,) = await put(relay, "a")
+        async with running(lab, relay):
+            await ended(lab, relay, hook)
+        lab.clock.advance("8d")
+        assert [await delete_old_webhooks(relay), len(await relay.webhooks.list())] == [1, 0]

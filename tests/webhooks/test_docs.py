@@ -9,15 +9,29 @@ from pathlib import Path
 import pytest
 
 import redrive.webhooks
+from redrive.core.durations import parse as parse_duration
+from redrive.core.item import OUTPUT_LIMIT
 from redrive.core.sizes import parse as parse_size
+from redrive.engine import remote
+from redrive.engine.keeper import ASK_EVERY
 from redrive.net.server_protocol import TOO_LARGE
 from redrive.net.verification import PROVIDERS, Verification
-from redrive.webhooks import Endpoint, EndpointStats, Maintained, Notice, Relay, Webhook, WebhookHub, ingest, tokens
-from redrive.webhooks.delivery import BODY_LIMIT
+from redrive.webhooks import (
+    Endpoint,
+    EndpointStats,
+    Maintained,
+    Notice,
+    Relay,
+    Webhook,
+    WebhookHub,
+    hub,
+    ingest,
+    tokens,
+)
 from redrive.webhooks.endpoint_options import LONGEST, EndpointOptions
 from redrive.webhooks.endpoints import Endpoints
 from redrive.webhooks.model import DAY, STATUSES, next_retry_delay
-from redrive.webhooks.relay import MAX_BODY, Webhooks
+from redrive.webhooks.relay import LEASE, MAX_BODY, Webhooks
 from tests.cli.test_examples import example
 from tests.docs.pages import ROOT
 
@@ -68,11 +82,19 @@ def test_numbers_on_the_page_are_those_of_the_code() -> None:
     assert f"`max_body` ({MAX_BODY[:-3]} MiB)" in PAGE
     assert f"within {ingest.READ_WITHIN:g} seconds" in PAGE
     assert f"more than {ingest.IN_MEMORY // parse_size('1MiB', field='')} MiB of bodies" in PAGE
-    assert f"up to {BODY_LIMIT // 1024} KiB of its body" in PAGE
+    assert f"in all up to {OUTPUT_LIMIT // 1024} KiB" in PAGE
+    assert f"| `timeout` | {Endpoint(id='e').timeout // 1000} s |" in PAGE
     assert f"at most {LONGEST // 1000} s" in PAGE
     assert (Endpoint(id="e").max_age, Endpoint(id="e").disable_after) == (7 * DAY, 14 * DAY)
     assert "`max_age` (7 days)" in PAGE
     assert "| `disable_after` | 14 d |" in PAGE
+
+
+def test_h20_a_request_of_any_timeout_is_over_before_another_worker_may_send() -> None:
+    """Of a worker whose store does not answer, and of a hub that is gone."""
+    extended = ASK_EVERY * 3 // 2
+    assert 30_000 < Endpoint(id="e").timeout < LONGEST <= parse_duration(LEASE) - extended
+    assert hub.LEASE - extended >= LONGEST + remote.TRAVEL
 
 
 def test_every_status_of_ingest_and_every_code_of_an_edge_has_a_row() -> None:

@@ -242,6 +242,10 @@ async def test_ids_are_unique_and_secrets_are_shown_once(lab: Lab) -> None:
         {"breaker": "yes"},
         {"disable_after": -1},
         {"colour": "red"},
+        {"retry_on": [200]},
+        {"fail_on": ["2xx"]},
+        {"retry_on": ["1xx"]},
+        {"concurrency": 5},
     ],
 )
 async def test_what_cannot_be_is_refused_by_name(memory_lab: Lab, wrong: dict[str, Any]) -> None:
@@ -250,6 +254,27 @@ async def test_what_cannot_be_is_refused_by_name(memory_lab: Lab, wrong: dict[st
             await relay.endpoints.create(receiver.url, **wrong)
         assert [refused.value.field] == list(wrong)
         assert await relay.endpoints.list() == ()
+
+
+async def test_what_verifies_is_refused_by_the_name_of_its_option(memory_lab: Lab) -> None:
+    wrongs: list[tuple[str, dict[str, Any]]] = [
+        ("secret", {"provider": "github"}),
+        ("secret", {"provider": "telegram", "secret": "a b"}),
+        ("provider", {"provider": "gitub"}),
+        ("verification.headr", {"provider": "hmac", "secret": "s", "verification": {"headr": "X"}}),
+        ("verification.header", {"provider": "hmac", "secret": "s"}),
+        ("verification.tolerance", {"provider": "stripe", "secret": "s", "verification": {"tolerance": 0}}),
+    ]
+    async with receiving(memory_lab) as receiver, opened(memory_lab, receiver) as relay:
+        for field, options in wrongs:
+            with pytest.raises(ConfigError) as refused:
+                await relay.endpoints.create(receiver.url, **options)
+            assert (refused.value.field, str(refused.value).count(f"{field}: ")) == (field, 1)
+        await add(relay, receiver)
+        with pytest.raises(ConfigError, match="add order='none'"):
+            await relay.endpoints.update("shop", concurrency=5)
+        await relay.endpoints.update("shop", concurrency=5, order="none")
+        assert (await relay.endpoints.update("shop", order="skip")).concurrency == 5
 
 
 async def test_a_relay_that_cannot_open_lets_go_of_what_it_has(lab: Lab) -> None:

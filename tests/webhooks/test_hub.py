@@ -201,15 +201,19 @@ async def test_a_body_that_no_hub_takes_fails_for_all_to_see(kit: Kit, monkeypat
     assert (await kit.webhook(hook)).error_message == "a body of 1,001 bytes is too large for a hub"
 
 
-async def test_h21_a_late_or_repeated_result_is_refused_and_counted(lab_kit: Kit) -> None:
+@pytest.mark.parametrize("fate", ["delivered", "failed", "dead_letter"])
+async def test_h21_a_late_or_repeated_result_is_refused_and_counted(lab_kit: Kit, fate: str) -> None:
     kit = lab_kit
-    await kit.endpoint()
+    await kit.endpoint(retry_on=[404] if fate == "dead_letter" else [])
     (hook,) = await kit.receive()
     async with raw(kit, await kit.token()) as one:
         await one.connect()
         (given,) = await one.next()
-        assert (await one.result(given))[1] == {"accepted": True}
-        await kit.ended(hook)
+        assert (await one.result(given, 200 if fate == "delivered" else 404))[1] == {"accepted": True}
+        if fate == "dead_letter":
+            await kit.failed_once(hook)
+            await kit.relay.app.expire([hook], reason="for this test")
+        await kit.ended(hook, status=fate)
         before = await kit.history(hook)
         for status in (200, 404, 500):
             assert await one.result(given, status) == (200, {"accepted": False})

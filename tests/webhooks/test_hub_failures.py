@@ -60,7 +60,7 @@ async def test_a_hub_that_is_killed_loses_nothing(kit: Kit, shop: Target) -> Non
 
 
 async def test_an_edge_that_restarts_gets_the_result_of_what_is_under_way(kit: Kit, shop: Target) -> None:
-    await kit.endpoint(shop.url)
+    await kit.endpoint(shop.url, timeout="30s")
     token, door = await kit.token(), Door(shop)
     async with kit.serve() as url:
         made = WebhookHub(url, token, name="h", clock=kit.clock, allow=[LOOPBACK])

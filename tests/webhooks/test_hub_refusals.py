@@ -143,7 +143,7 @@ async def test_a_hub_ends_where_the_edge_refuses_for_good(kit: Kit) -> None:
 
 
 async def test_a_token_that_is_revoked_ends_its_hubs_at_once(kit: Kit, shop: Target) -> None:
-    await kit.endpoint(shop.url)
+    await kit.endpoint(shop.url, timeout="30s")
     token, text = await kit.relay.tokens.create("t")
     other = await kit.token()
     door = Door(shop)

@@ -8,21 +8,26 @@ import hmac
 import logging
 import tracemalloc
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from redrive import Keyring
+from redrive.net.verification import PROVIDERS
 from redrive.stores.memory import MemoryStore
 from redrive.stores.url import store_from_url
 from redrive.testing.clock import FakeClock
 from redrive.testing.faults import Fault, FaultyStore
-from redrive.webhooks import Relay, Webhook, ingest
+from redrive.webhooks import Relay, Webhook, ingest, new_secret, signed_headers
+from tests.support.lab import Lab, memory_lab
 from tests.support.logs import ours
 from tests.support.stores import EACH, StoreUrl
+from tests.webhooks.kit import add, delivering, ended, receiving
+from tests.webhooks.kit import post as webhook
 from tests.webhooks.serving import Header, calling, head, parts, post, serving
 
+__all__ = ["memory_lab"]
 MIB = 1024 * 1024
 SECRET = "it-is-a-secret"  # noqa: S105 - not one of anybody's
 KEYS = Keyring({"k1": b64encode(bytes(32)).decode()}, current="k1")
@@ -139,6 +144,81 @@ async def test_a_repeat_within_a_day_adds_nothing(kind: str, store_url: StoreUrl
         clock.advance("25h")
         # While the first waits it is still the one.
         assert (await post(app, "/h/github", BODY, signed())).said["duplicate"] is True
+
+
+async def test_an_id_is_known_for_a_day_after_its_delivery(memory_lab: Lab) -> None:
+    headers = [("X-GitHub-Delivery", "d-1")]
+    async with receiving(memory_lab) as receiver, delivering(memory_lab, receiver) as relay:
+        await add(relay, receiver, verification={"id_header": "X-GitHub-Delivery"})
+
+        async def repeat() -> bool:
+            told = await webhook(relay, "shop", BODY, headers)
+            await ended(memory_lab, relay, told.body["id"])
+            return bool(told.body["duplicate"])
+
+        assert await repeat() is False
+        memory_lab.clock.advance("23h")
+        assert await repeat() is True
+        memory_lab.clock.advance("2h")
+        assert await repeat() is False
+        assert receiver.bodies == [BODY.decode()] * 2
+
+
+def _digest(text: bytes, secret: str = SECRET, algorithm: str = "sha256") -> str:
+    return hmac.new(secret.encode(), text, algorithm).hexdigest()
+
+
+WHSEC = f"whsec_{b64encode(bytes(range(24))).decode()}"
+SCHEMES: dict[str, tuple[dict[str, Any], Callable[[str, int], dict[str, str]], bool]] = {
+    "github": ({"secret": SECRET}, lambda secret, _: {"X-Hub-Signature-256": f"sha256={_digest(BODY, secret)}"}, False),
+    "stripe": (
+        {"secret": SECRET},
+        lambda secret, at: {"Stripe-Signature": f"t={at},v1={_digest(b'%d.%b' % (at, BODY), secret)}"},
+        True,
+    ),
+    "slack": (
+        {"secret": SECRET},
+        lambda secret, at: {
+            "X-Slack-Signature": f"v0={_digest(b'v0:%d:%b' % (at, BODY), secret)}",
+            "X-Slack-Request-Timestamp": str(at),
+        },
+        True,
+    ),
+    "telegram": ({"secret": SECRET}, lambda secret, _: {"X-Telegram-Bot-Api-Secret-Token": secret}, False),
+    "standard": (
+        {"secret": WHSEC},
+        lambda secret, at: dict(signed_headers([WHSEC if secret == SECRET else new_secret()], "m-1", at, BODY)),
+        True,
+    ),
+    "hmac": (
+        {"secret": SECRET, "verification": {"header": "X-Sign", "timestamp_header": "X-At", "algorithm": "sha512"}},
+        lambda secret, at: {
+            "X-Sign": _digest(b"%d.%b" % (at, BODY), secret, "sha512"),
+            "X-At": str(at),
+        },
+        True,
+    ),
+    "static": (
+        {"secret": SECRET, "verification": {"header": "Authorization", "prefix": "Bearer "}},
+        lambda secret, _: {"Authorization": f"Bearer {secret}"},
+        False,
+    ),
+}
+"""By provider: options of the endpoint, headers by a secret and a time, and whether an old time is refused."""
+
+
+async def test_h18_each_provider_is_verified() -> None:
+    clock = FakeClock()
+    async with relay_on(clock=clock) as relay:
+        app, now = relay.asgi(), clock.now() // 1000
+        assert {*SCHEMES, "none"} == {*PROVIDERS}
+        for provider, (options, headers, dated) in SCHEMES.items():
+            await relay.endpoints.create(TARGET, id=provider, provider=provider, **options)
+            for secret, at, valid in ((SECRET, now, True), ("another", now, False), (SECRET, now - 301, not dated)):
+                pairs = [(name.lower().encode(), value.encode()) for name, value in headers(secret, at).items()]
+                told = await post(app, f"/h/{provider}", BODY, pairs)
+                webhook = await relay.webhooks.get(told.said["id"])
+                assert (told.status, webhook.signature_valid) == (200, valid), (provider, secret, at)
 
 
 async def test_who_cannot_sign_cannot_keep_the_real_one_out(relay: Relay) -> None:
@@ -356,6 +436,12 @@ async def test_a_relay_that_is_closed_is_503() -> None:
         app = relay.asgi()
         await post(app, "/h/plain")
     assert (await post(app, "/h/plain")).status == 503
+
+
+async def test_a_relay_that_is_not_open_says_how_to_open_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert (await post(relay_on().asgi(), "/h/plain")).status == 503
+    assert "`async with relay:`" in ours(caplog)[-1].getMessage()
 
 
 async def test_a_store_that_is_gone_is_503_and_says_nothing_of_itself(

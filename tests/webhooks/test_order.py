@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from redrive.core.item import Item, Millis
 from redrive.engine import remote
@@ -80,17 +81,11 @@ def test_r0_a_delivery_that_is_only_hoped_for_is_named(monkeypatch: pytest.Monke
     attempt = delivery.Delivery._attempt  # noqa: SLF001 - where the bug is planted
 
     async def hopeful(self: delivery.Delivery, item: Item) -> None:
-        send = self._send
-
         async def sent(item: Item, make: Callable[[], Request]) -> Response:
-            response = await send(item, make)
+            response = await self.send(item, make)
             return response if response.status else Response(200)
 
-        self._send = sent
-        try:
-            await attempt(self, item)
-        finally:
-            self._send = send
+        await attempt(replace(self, send=sent), item)
 
     monkeypatch.setattr(delivery.Delivery, "_attempt", hopeful)
     assert planted("gap")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import pytest
@@ -10,17 +11,20 @@ from redrive.core.acts import Act
 from redrive.core.instants import moment
 from redrive.engine.ids import new_id
 from redrive.errors import NotFound
+from redrive.testing.faults import FaultyStore
 from redrive.webhooks import Maintained, Notice, Relay, mark_old_webhooks_as_dead_letter
-from tests.support.lab import Lab, lab
+from tests.support.lab import Lab, Shared, lab
 from tests.webhooks.kit import (
     DAY,
     add,
+    crash,
     delivering,
     ended,
     next_attempt,
     opened,
     put,
     receiving,
+    relay_on,
     running,
 )
 
@@ -83,6 +87,33 @@ async def test_h07_a_callback_that_fails_is_called_again(lab: Lab) -> None:
             await lab.until(lambda: len(told) == 3)
             await lab.pass_time("10m")
         assert told == [2, 2, 2]
+
+
+@pytest.mark.parametrize("verb", ["amend", "write_documents", "put"])
+async def test_h07_a_crash_after_some_died_loses_no_call_and_makes_none_twice(lab: Lab, verb: str) -> None:
+    """After the webhooks died, after their number was written down, and after the notice was put."""
+    told: list[int] = []
+    faulty = FaultyStore(Shared(lab.store, lab.clock))
+    async with receiving(lab) as receiver:
+        relay = relay_on(lab, receiver, faulty, on_dead_letter=told.append)
+        await lab.drive(relay.open())
+        await add(relay, receiver)
+        await put(relay, *"ab")
+        lab.clock.advance("8d")
+        held = faulty.hold(verb, "after")
+        maintaining = asyncio.create_task(relay.maintain())
+        await lab.until(held.reached.is_set)
+        faulty.crashed = True
+        held.release()
+        await crash(lab, relay, faulty, maintaining)
+        async with opened(lab, receiver, on_dead_letter=told.append) as relay:
+            await put(relay, *"cde")
+            async with running(lab, relay, deliver=False):
+                await lab.until(lambda: bool(told))
+                lab.clock.advance("8d")
+                await lab.until(lambda: len(told) == 2, limit="2h")
+                await lab.pass_time("5m")
+        assert told == [2, 3]
 
 
 async def sweep(lab: Lab) -> None:
@@ -165,6 +196,21 @@ async def test_h13_maintenance_runs_at_the_start_and_then_hourly(lab: Lab) -> No
                 assert await rounds() == number
         async with running(lab, relay):
             assert await rounds() == 5, "at the start"
+
+
+async def test_h13_two_relays_do_one_hourly_round(lab: Lab) -> None:
+    async with receiving(lab) as receiver, delivering(lab, receiver) as relay, delivering(lab, receiver) as other:
+
+        async def rounds() -> int:
+            await lab.pass_time("1m")
+            return len(await relay.app.find("queue:webhooks.maintenance state:done"))
+
+        at_start = await rounds()
+        assert at_start <= 2
+        for number in (1, 2, 3):
+            lab.clock.advance("59m")
+            assert await rounds() == at_start + number
+        assert len(await other.app.find("queue:webhooks.maintenance state:ready,leased,dead")) == 0
 
 
 async def test_h15_a_muted_endpoint_keeps_its_backlog_in_order(lab: Lab) -> None:

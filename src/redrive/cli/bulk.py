@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from redrive.cli.access import (
     HELP_NAMES,
@@ -28,6 +29,7 @@ from redrive.cli.selection import choice_options
 from redrive.core.acts import (
     Amended,
     Change,
+    Refusal,
     Skipped,
 )
 from redrive.core.item import short_id
@@ -77,9 +79,9 @@ class How(Struct, frozen=True):
 
 
 class Wish(Struct, frozen=True):
-    """`do` acts on the ids that were chosen; `change` tells which of them it will refuse. More than `ask_above` of them
-    need a yes, and so does every set that a filter names. `check` may refuse before anything is chosen. `by_payload`:
-    `do` itself tells what a dry run would do, and takes the longest dead of a set first.
+    """`do` acts on the ids that were chosen; `change`, and `refused` by the name of a queue, say which of them it will
+    refuse. More than `ask_above` of them need a yes, and so does every set that a filter names. `check` may refuse
+    before anything is chosen. `by_payload`: `do` itself says what a dry run would do.
     """
 
     choice: Choice
@@ -89,6 +91,7 @@ class Wish(Struct, frozen=True):
     ask_above: int = ASK_ABOVE
     check: Callable[[Redrive], Awaitable[None]] | None = None
     by_payload: bool = False
+    refused: Callable[[str], Refusal | None] = lambda _queue: None
 
     @property
     def would_be(self) -> str:
@@ -130,7 +133,7 @@ def _act(how: How, wish: Wish) -> Done:
         if wish.check is not None:
             await wish.check(app)
         chosen = await choose(store_of(app), app.letters, choice, wish.change, f"nothing was {wish.would_be}")
-        return chosen[::-1] if wish.by_payload and choice.is_set else chosen
+        return [replace(one, refused=wish.refused(one.queue) or one.refused) for one in chosen]
 
     chosen = visit(url, look)
     if how.dry_run and wish.by_payload:

@@ -34,7 +34,8 @@ Examples:
 
 ID may be a unique prefix; - reads ids from stdin, one a line. If one of them is not found, nothing is sent.
 With --where, --view, --all or more than 100 letters it asks first; without a terminal say --yes.
-A letter with an order key goes back to its place, or to the end if the others went on.
+A letter with an order key goes back to its place, or to the end if the others went on. Of a filter the longest dead
+goes first; ids go in the order given.
 What was put away or moved while it asked is skipped.
 With --dedupe-by only the first of the letters with one value is sent, the longest dead of a filter; the others are
 duplicates, now and for 90 days. With --transform a letter ends, and a new item with the payload that the function

@@ -1,4 +1,4 @@
-"""`redrive webhook …`: receive webhooks, deliver them, and see what became of each."""
+"""`redrive webhook …`: receive webhooks, deliver them, list them, replay them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from redrive.cli.tables import Listing, Shape, show_list
 from redrive.cli.webhook_access import command, endpoints_by_settings, stamp, with_relay
 from redrive.core import durations
 from redrive.core.acts import Amended, Replay
-from redrive.core.families import family_of
 from redrive.core.item import Attempt, History, Instant, short_id
 from redrive.core.redact import redact, redact_text
 from redrive.errors import NotFound
-from redrive.webhooks.model import FAMILIES, STATUSES, Webhook, webhook_of
+from redrive.webhooks.model import STATUSES, Webhook, not_ours, queues_of, webhook_of
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -83,8 +82,9 @@ Examples:
   redrive webhook replay --where 'queue:webhook:shop died<2h' --reason INC-88 --dry-run
   redrive webhook list --status failed --all -q | redrive webhook replay - --yes --reason INC-88
 
-Filters are those of `redrive help filters`, within webhooks. With a filter or more than 100 it asks first; without a
-terminal say --yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
+Filters are those of `redrive help filters`, within webhooks; an item of another queue is skipped. The longest dead goes
+first. With a filter or more than 100 it asks first; without a terminal say --yes. In a pipe stdout has the ids. Exit 9
+if some were skipped, 6 if all were.
 """
 ABOUT_PUBLISH = """Publish an event to every endpoint that subscribes to its type. Prints the ids of the webhooks.
 
@@ -110,18 +110,17 @@ SHOWN = (*PIPED, "last_attempt_at", "signature_valid", "reason")
 ANSWER_LINES = 5
 
 
-def queues_of(endpoint: str | None = None) -> str:
-    """As a filter: the queues of one endpoint, or of all."""
-    return f"queue:{','.join(FAMILIES if endpoint is None else [f'{each[:-1]}{endpoint}' for each in FAMILIES])}"
-
-
 def send_again(choice: Choice, how: How, check: Callable[[Redrive], Awaitable[None]] | None = None) -> int:
+    endpoints = endpoints_by_settings()
+
     async def send(app: Redrive, ids: list[str]) -> Amended:
-        done = await app.letters.replay(ids, reason=how.reason)
+        from redrive.webhooks.relay import Webhooks
+
+        done = await Webhooks(app, endpoints(app)).replay(ids, reason=how.reason)
         return Amended(done.replayed, done.already, done.skipped)
 
     words = Words("sent again", "Send {count} again?", "would send again", key="replayed", noun="webhook")
-    return act(how, Wish(choice, Replay("fresh", 0, False, ""), words, send, check=check))
+    return act(how, Wish(choice, Replay("fresh", 0, False, ""), words, send, check=check, refused=not_ours))
 
 
 @command(
@@ -139,7 +138,7 @@ def list_webhooks(
     *, endpoint: str | None, status: str | None, since: int | None, limit: int, every: bool, shape: Shape, **rest: Any
 ) -> None:
     most, store, endpoints = how_many(limit, every=every), rest["store"], endpoints_by_settings()
-    where = f"{queues_of(endpoint)} -disposition:trash {STATUSES[status] if status else ''}"
+    where = f"{queues_of(endpoint or '*')} -disposition:trash {STATUSES[status] if status else ''}"
     where += "" if since is None else f" age<{durations.format(since)}"
 
     async def ask(app: Redrive) -> tuple[list[Webhook], str | None, Instant]:
@@ -198,8 +197,8 @@ def show(*, id: str, as_json: bool, store: str) -> None:
         from redrive.webhooks.maintenance import notified
 
         history = await app.letters.get(id)
-        if family_of(history.item.queue) not in FAMILIES:
-            raise NotFound(f"{history.item.id} is an item of queue {history.item.queue}, not a webhook")
+        if why := not_ours(history.item.queue):
+            raise NotFound(f"{history.item.id}: {why.reason}")
         return history, webhook_of(history, notified=await notified(store_of(app), history.item))
 
     history, found = visit(store, ask)

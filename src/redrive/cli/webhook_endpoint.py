@@ -18,10 +18,10 @@ from redrive.cli.webhook_access import command, endpoints_by_settings, named_val
 from redrive.cli.webhook_endpoints import endpoint_object
 from redrive.core import durations
 from redrive.errors import ConfigError
-from redrive.net.verification import Verification
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice
 from redrive.webhooks.endpoint_options import EndpointOptions
+from redrive.webhooks.model import queues_of
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
@@ -106,7 +106,7 @@ TEXTS = {
     "order": ("WORD", "Behind one that failed: skip, block or park; none: in no order.  [default: skip]"),
     "signing": ("WORD", "How events are signed: hmac, or ed25519 with a key pair.  [default: hmac]"),
     "rate": ("RATE", "How fast they are sent, as in 10/s."),
-    "timeout": ("DURATION", "For an answer.  [default: 30s]"),
+    "timeout": ("DURATION", "For an answer.  [default: 40s]"),
     "retry": ("JSON", "A policy, as in '{\"max_attempts\": 10}'.  [default: 1s, 2s, 4s … 1h, until --max-age]"),
     "max_age": ("DURATION", "After which one that waits is given up.  [default: 7d]"),
     "disable_after": ("DURATION", "Of failures alone the endpoint is disabled.  [default: 14d]"),
@@ -148,17 +148,16 @@ def _options(*, ask_secret: bool, secret_file: str | None, **said: Any) -> Endpo
 
 
 @contextmanager
-def _by_option(options: EndpointOptions) -> Iterator[None]:
+def _by_option() -> Iterator[None]:
     """Errors of fields that have another name here."""
     try:
         yield
     except ConfigError as error:
-        field = {"policy": "--retry", "backoff": "--retry", "secrets": "--secret"}.get(error.field, "")
-        if error.field in (*Verification.__struct_fields__[2:], *options.get("verification", ())):
-            field = f"--verification {error.field}"
-        if not field:
+        option, _, part = error.field.partition(".")
+        flags = {"policy": "--retry", "backoff": "--retry", "secret": "--secret", "verification": "--verification"}
+        if option not in flags:
             raise
-        raise ConfigError(error.message.removeprefix(f"{error.field}: "), field=field, hint=error.hint) from None
+        raise error.named(f"{flags[option]} {part}".rstrip()) from None
 
 
 @command(
@@ -173,7 +172,7 @@ def _by_option(options: EndpointOptions) -> Iterator[None]:
 )
 def create(*, url: str, id: str | None, via: Any, as_json: bool, store: str, **said: Any) -> None:
     options, endpoints = _options(**said), endpoints_by_settings()
-    with _by_option(options):
+    with _by_option():
         made = visit(store, lambda app: endpoints(app).create(url, id=id, via=via, **options), make=True, acts=True)
     if as_json:
         write_json({**endpoint_object(made.endpoint), "secret": made.secret or None})
@@ -189,7 +188,7 @@ def update(*, id: str, url: str | None, as_json: bool, store: str, **said: Any) 
     if url is None and not options:
         raise click.UsageError("say what to change, as in --timeout 10s", ctx=click.get_current_context())
     endpoints = endpoints_by_settings()
-    with _by_option(options):
+    with _by_option():
         changed = visit(store, lambda app: endpoints(app).update(id, url, **options), acts=True)
     if as_json:
         write_json(endpoint_object(changed))
@@ -262,7 +261,7 @@ def rotate_secret(*, id: str, overlap: str, secret_file: str | None, as_json: bo
 @click.option("--since", metavar="DURATION|TIME", required=True, help="What failed since then, as in 2h.")
 @act_options("Say what would be sent, and send nothing.")
 def recover(*, id: str, since: str, how: How) -> int:
-    from redrive.cli.webhook import queues_of, send_again
+    from redrive.cli.webhook import send_again
 
     try:
         died = f"died_at>={datetime.fromisoformat(since).astimezone(UTC).isoformat()}"

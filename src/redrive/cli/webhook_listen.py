@@ -22,6 +22,7 @@ from redrive.errors import ConfigError, NotFound
 from redrive.settings.readers import without_password
 
 if TYPE_CHECKING:
+    from redrive.net.http import HttpClient
     from redrive.webhooks import Endpoint, Relay
     from redrive.webhooks.delivery import Request, Response, Send
 
@@ -105,10 +106,10 @@ class _Listening(RelayProcess):
         from redrive.app.internals import handler_for, parts_of, store_of
         from redrive.engine.registry import is_outbox
         from redrive.net.http import HttpClient
-        from redrive.webhooks.delivery import POLICY, direct
+        from redrive.webhooks.delivery import POLICY
 
         client, endpoint, app = HttpClient(), self._endpoint, self.relay.app
-        handle = self.relay.delivery(self._shown(direct(client))).handle
+        handle = self.relay.delivery(self._shown(client)).handle
         slots = 1 if endpoint.ordered else endpoint.concurrency
         handler = handler_for(endpoint.queue, handle, policy=POLICY, lease=60_000, concurrency=slots)
         parts = parts_of(app)
@@ -119,8 +120,9 @@ class _Listening(RelayProcess):
         finally:
             await client.close()
 
-    def _shown(self, send: Send) -> Send:
+    def _shown(self, client: HttpClient) -> Send:
         from redrive.app.internals import clock_of
+        from redrive.webhooks.delivery import sent
         from redrive.webhooks.model import envelope_of
 
         clock = clock_of(self.relay.app)
@@ -128,7 +130,7 @@ class _Listening(RelayProcess):
         async def shown(item: Item, make: Callable[[], Request]) -> Response:
             began, since = clock.now(), clock.monotonic()
             request = msgspec.structs.replace(make(), url=self._forward)
-            response = await send(item, lambda: request)
+            response = await sent(client, request)
             named = envelope_of(item.payload).event_type or event_of(request.headers, request.body)
             what = named or f"/h/{self._endpoint_id}"
             self._lines.show(began, item, what, request.body, response, took=clock.monotonic() - since)

@@ -149,7 +149,7 @@ SkipCode = Literal[
     "parked", "not_parked", "reserved", "not_reserved", "revision", "edits", "tags", "put_off",
     "not_replayed", "leased_since", "ended_since",
     # By what it is bound to.
-    "not_head", "head", "bound", "dedupe_key", "dependency", "same_queue", "moved",
+    "not_head", "head", "bound", "dedupe_key", "dependency", "same_queue", "other_queue", "moved",
     # Of replays by payload.
     "duplicate", "no_key", "begun", "error",
 ]  # fmt: skip
@@ -160,6 +160,10 @@ class Refusal(NamedTuple):
 
     reason: str
     code: SkipCode
+
+
+def of_other_queue(queue: str, noun: str) -> Refusal:
+    return Refusal(f"it is an item of queue {queue}, not a {noun}", "other_queue")
 
 
 class Skipped(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from redrive.core.quantity import shown
@@ -18,6 +18,7 @@ HOP_BY_HOP = frozenset(
 """Headers, in lower case, that are about one connection: they are not passed on."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 HEADER_SIZE = 4096
+Pairs = tuple[tuple[str, str], ...]
 
 
 def of_connection(name: str) -> bool:
@@ -25,8 +26,19 @@ def of_connection(name: str) -> bool:
     return name.lower() in HOP_BY_HOP or name.lower().startswith("proxy-")
 
 
-def check_headers(headers: Iterable[tuple[str, str]], *, field: str, reserved: tuple[str, ...] = ()) -> None:
-    """Raises ConfigError that names the header, and not its value, which may be a secret."""
+def check_headers(given: Any, *, field: str, reserved: tuple[str, ...] = ()) -> Pairs:
+    """A mapping, as pairs that `check_pairs` lets pass."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"must be a mapping, got {shown(given)}", field=field, hint='use {"X-Team": "billing"}')
+    headers = tuple([(str(name), str(value)) for name, value in given.items()])
+    check_pairs(headers, field=field, reserved=reserved)
+    return headers
+
+
+def check_pairs(headers: Pairs, *, field: str, reserved: tuple[str, ...] = ()) -> None:
+    """Raises ConfigError that names the header, and not its value, which may be a secret. `reserved`: how names begin
+    that are not the user's.
+    """
     for name, value in headers:
         if not _NAME.fullmatch(name):
             raise ConfigError(
@@ -49,12 +61,19 @@ def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -
     return [pair for name, pair in pairs if name not in HOP_BY_HOP and name not in gone]
 
 
-_RANGE = re.compile(r"[1-5](xx|[0-9]{2})")
-
-
-def is_status_range(text: Any) -> bool:
-    """A status such as "404", or a class such as "5xx"."""
-    return isinstance(text, str) and _RANGE.fullmatch(text) is not None
+def check_error_statuses(given: Any, field: str) -> tuple[str, ...]:
+    """Statuses such as 404, and classes such as "5xx", of answers that are errors or redirects."""
+    hint = 'give statuses such as 404 or "5xx"'
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"must be a list, got {shown(given)}", field=field, hint=hint)
+    found = tuple([str(each) for each in given])
+    for each in found:
+        if not re.fullmatch(r"[1-5](xx|[0-9]{2})", each):
+            raise ConfigError(f"{shown(each)} is not a status", field=field, hint=hint)
+        if each[0] in "12":
+            what = "a success" if each[0] == "2" else "no answer yet"
+            raise ConfigError(f"{each} is {what}, and cannot be judged otherwise", field=field, hint=hint)
+    return found
 
 
 def in_ranges(status: int, ranges: Iterable[str]) -> bool:

@@ -14,7 +14,7 @@ _NOT_IN_HOSTS = frozenset(' "%<>\\^`{|}')
 
 def check_http_url(url: object, *, field: str, secret: str) -> SplitResult:
     """Its parts. Raises ConfigError with the `field`, never with a password; `secret` is where that belongs."""
-    hint = "use a URL such as https://broker.example"
+    hint = "use a URL such as https://service.example"
     if not isinstance(url, str) or not url.strip():
         raise ConfigError(f"must be a URL, got {shown(url)}", field=field, hint=hint)
     text = redact_text(shown(url))

@@ -11,6 +11,9 @@ from redrive.core.acts import (
     Act,
     Amended,
     Change,
+    Expire,
+    Move,
+    Replay,
 )
 from redrive.core.item import Item
 from redrive.core.select import And, Ids, Selection
@@ -55,10 +58,13 @@ async def items_of(store: Store, ids: Sequence[str], also: Selection | None = No
 
 
 async def amend_in_bites(store: Store, bites: Sequence[Bite], act: Act) -> Amended:
-    """Repeating it, under the same request, resumes it."""
+    """Repeating it, under the same request, resumes it. Where the order of the writes shows, in places in order keys or
+    times of death, one bite goes after the other.
+    """
     done: list[Amended] = []
-    for start in range(0, len(bites), AT_ONCE):
-        amends = [store.amend(those, change, act) for those, change in bites[start : start + AT_ONCE]]
+    at_once = 1 if any(isinstance(change, Replay | Move | Expire) for _, change in bites) else AT_ONCE
+    for start in range(0, len(bites), at_once):
+        amends = [store.amend(those, change, act) for those, change in bites[start : start + at_once]]
         # All of them to their end, also if one fails: none is left behind to go on by itself.
         for answer in await asyncio.gather(*amends, return_exceptions=True):
             if isinstance(answer, BaseException):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeGuard
+
+from msgspec.structs import replace
 
 from redrive.core import codec, select
 from redrive.core.acts import (
@@ -20,7 +22,9 @@ from redrive.core.acts import (
     Replay,
     Restore,
     Skip,
+    Skipped,
     Tag,
+    of_other_queue,
 )
 from redrive.core.durations import Duration, parse
 from redrive.core.filters import parse as parse_filter
@@ -28,7 +32,7 @@ from redrive.core.item import History, Item
 from redrive.core.meters import Rate
 from redrive.core.rates import RateText
 from redrive.core.rates import parse as parse_rate
-from redrive.core.select import And, Match, Selection
+from redrive.core.select import And, Ids, Match, Selection
 from redrive.core.verbs import (
     Entry,
     LetterChange,
@@ -44,7 +48,7 @@ from redrive.events import Events
 from redrive.office import causes as by_cause
 from redrive.office import facets as division
 from redrive.office import transfer
-from redrive.office.bites import amend_in_bites, bites_of, ids_of
+from redrive.office.bites import amend_in_bites, bites_of, ids_of, items_of
 from redrive.office.causes import CauseView
 from redrive.office.exporting import exported_items, exported_pages
 from redrive.office.facets import Facets
@@ -78,7 +82,11 @@ BARE_ID = re.compile(r"[^\s:<>=()*\"-][^\s:<>=()*\"]*")
 
 
 class Letters:
-    """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before any move."""
+    """`which` is a page, an item, ids or a filter text; a text is frozen to the ids it matches before any move.
+
+    Of a page and of a filter the longest dead goes first, ids go in the order given: replayed letters of an order key
+    run in that order.
+    """
 
     def __init__(
         self,
@@ -174,7 +182,7 @@ class Letters:
         act, ids = self._act(reason, actor, request_id), await self._ids(which, change)
         replayed = await replay_by_payload(
             self._store,
-            ids[::-1] if isinstance(which, str) else ids,
+            ids,
             act,
             change,
             clock=self._clock,
@@ -298,10 +306,7 @@ class Letters:
             frames=self._frames,
             max_result=self._max_result,
         )
-        ids = await self._ids(which, Note())
-        if isinstance(which, str):
-            ids.reverse()
-        ids = ids[:limit]
+        ids = (await self._ids(which, Note()))[:limit]
         if dry_run:
             return await would_work(self._store, ids, early=early)
         return await Shift(self._store, asked, events=self._events, clock=self._clock).work(ids)
@@ -446,20 +451,44 @@ class Letters:
         return Act(who, check_reason(reason), request_id or new_id())
 
     async def _ids(self, which: Which, change: Change) -> list[str]:
-        if isinstance(which, str):
-            return [str(which)] if BARE_ID.fullmatch(which) else await self._matching(which, change)
-        if isinstance(which, History):
-            return [which.item.id]
-        if isinstance(which, Item):
-            return [which.id]
-        return [str(each) if isinstance(each, str) else each.id for each in check_several(which, "which")]
+        return await self._matching(which, change) if is_filter(which) else ids_named(which)
 
     async def _matching(self, text: str, change: Change) -> list[str]:
         if not text.strip():
             raise ConfigError("it is empty", field="filter", hint="to mean every open letter, say disposition:open")
         if isinstance(change, Recall):
-            return await ids_of(self._store, replayed(text))
-        return await ids_of(self._store, letters_matching(text, put_away=isinstance(change, Restore)))
+            return await ids_of(self._store, replayed(text), oldest=True)
+        return await ids_of(self._store, letters_matching(text, put_away=isinstance(change, Restore)), oldest=True)
+
+
+def is_filter(which: Which) -> TypeGuard[str]:
+    return isinstance(which, str) and not BARE_ID.fullmatch(which)
+
+
+def ids_named(which: Which) -> list[str]:
+    """The ids of anything but a filter, in the order given; those of a page the longest dead first, as of a filter."""
+    if isinstance(which, History):
+        which = which.item
+    several = [which] if isinstance(which, str | Item) else check_several(which, "which")
+    ids = [str(each) if isinstance(each, str) else each.id for each in several]
+    return ids[::-1] if isinstance(which, Page) else ids
+
+
+async def replay_within(
+    letters: Letters, store: Store, within: str, noun: str, which: Which, *, reason: str
+) -> Replayed:
+    """Replay letters that match the filter `within`, the longest dead first, also of ids; of ids, others are skipped:
+    they are not of this `noun`.
+    """
+    if is_filter(which):
+        return await letters.replay(which.strip() and f"{within} ({which})", reason=reason)
+    named = ids_named(which)
+    dead = await ids_of(store, And((Ids(tuple(named)), Match("state", "=", "dead"))), oldest=True)
+    others = {item.id: item.queue for item in await items_of(store, named, select.Not(parse_filter(within)))}
+    meant = [each for each in dict.fromkeys([*dead, *named]) if each not in others]
+    done = await letters.replay(meant, reason=reason)
+    skipped = [Skipped(each, *of_other_queue(queue, noun)) for each, queue in others.items()]
+    return replace(done, skipped=(*done.skipped, *skipped))
 
 
 def letters_matching(text: str, *, put_away: bool = False, everywhere: bool = False) -> Selection:

@@ -82,7 +82,9 @@ async def whole_filter(store: Store, where: str | None, view: str | None, since:
 
 
 async def choose(store: Store, letters: Letters, choice: Choice, change: Change, otherwise: str = "") -> list[Chosen]:
-    """Raises NotFound, with `otherwise` in it, if an id is not found: then nothing is to be done at all."""
+    """The longest dead of a filter first; ids in the order given. Raises NotFound, with `otherwise` in it, if an id is
+    not found: then nothing is to be done at all.
+    """
     if choice.is_set:
         return await _by_filter(store, await whole_filter(store, choice.where, choice.view), change)
     return await _by_ids(store, letters, choice.ids, change, otherwise)
@@ -122,7 +124,7 @@ async def _became(letters: Letters, one: Chosen) -> Refusal | None:
 async def _by_filter(store: Store, where: str, change: Change) -> list[Chosen]:
     selection = _meant(where, change)
     chosen: list[Chosen] = []
-    async for page in pages(lambda cursor: store.find(selection, PAGE_LIMIT, cursor)):
+    async for page in pages(lambda cursor: store.find(selection, PAGE_LIMIT, cursor, oldest=True)):
         chosen += await _judged(store, page.items, change)
     return chosen
 

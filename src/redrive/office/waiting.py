@@ -9,11 +9,10 @@ from redrive.core.acts import (
     WaitingChange,
 )
 from redrive.core.filters import parse as parse_filter
-from redrive.core.item import History, Item
 from redrive.core.select import And, Match, Selection
 from redrive.errors import ConfigError
 from redrive.office.bites import amend_in_bites, bites_of, ids_of
-from redrive.office.letters import BARE_ID, Which, check_several
+from redrive.office.letters import Which, ids_named, is_filter
 from redrive.stores.base import Store
 
 
@@ -33,14 +32,8 @@ def waiting(filter: str) -> Selection:
 
 
 async def amend_waiting(store: Store, which: Which, change: WaitingChange, act: Act) -> Amended:
-    """`which` is an id, ids, items, a page, or a filter. Items that run or have ended are skipped, if it names them."""
-    return await amend_in_bites(store, bites_of(await _ids(store, which), change), act)
-
-
-async def _ids(store: Store, which: Which) -> list[str]:
-    if isinstance(which, str) and not BARE_ID.fullmatch(which):
-        return await ids_of(store, waiting(which))
-    if isinstance(which, History):
-        which = which.item
-    several = [which] if isinstance(which, Item) else check_several(which, "which")
-    return [str(each) if isinstance(each, str) else each.id for each in several]
+    """`which` is an id, ids, items, a page, or a filter. Items that run or have ended are skipped, if it
+    names them.
+    """
+    ids = await ids_of(store, waiting(which), oldest=True) if is_filter(which) else ids_named(which)
+    return await amend_in_bites(store, bites_of(ids, change), act)

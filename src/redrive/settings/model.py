@@ -107,6 +107,10 @@ def duration(name: str, says: str, accepts: str, read: readers.Reader = readers.
     return Field(name, says, accepts, read, {"type": ["string", "number"]}, show=readers.duration_text)
 
 
+def size(name: str, says: str) -> Field:
+    return Field(name, says, "a size of at least 1 byte", readers.size, {"type": ["integer", "string"]})
+
+
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 _OWN: dict[str, Field] = {
@@ -122,13 +126,7 @@ _OWN: dict[str, Field] = {
             secret=True,
         ),
         text("actor", "who acts, for the audit", "a name; without one, the user who runs the process"),
-        Field(
-            "max_payload",
-            "the largest payload or result that `Redrive()` takes",
-            "a size of at least 1 byte",
-            readers.size,
-            {"type": ["integer", "string"]},
-        ),
+        size("max_payload", "the largest payload or result that `Redrive()` takes"),
         text(
             "release",
             "the version of your program, on items, attempts and heartbeats; used also where the code names the store",

@@ -142,6 +142,26 @@ def http_url(token: str) -> Callable[[object, str], str]:
     return read
 
 
+def address(value: object, field: str) -> str:
+    """HOST:PORT, to listen on."""
+    from redrive.net.urls import check_address
+
+    check_address(value, field=field)
+    return str(value).strip()
+
+
+def networks(value: object, field: str) -> tuple[str, ...]:
+    from redrive.net.guard import Guard
+
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise ConfigError(f"{shown(value)} is not a list of networks", field=field, hint='use ["10.1.0.0/16"]')
+    try:
+        return tuple([str(each) for each in Guard([str(part).strip() for part in parts]).allow])
+    except ConfigError as error:
+        raise error.named(field) from None
+
+
 def token(value: object, field: str) -> str:
     text = _text(value, field, "a token", secret=True)
     if not text.isascii() or not text.isprintable() or " " in text:

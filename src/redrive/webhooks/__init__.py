@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from redrive.errors import BadSignature, MissingExtra, WebhookError, WebhookFailed, WebhookRejected
+from redrive.errors import BadSignature, WebhookError, WebhookFailed, WebhookRejected
 
 if TYPE_CHECKING:
     from redrive.net.signing import SeenRequests, new_secret, sign, signed_headers, verify
@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from redrive.webhooks.hub_client import WebhookHub
     from redrive.webhooks.maintenance import Maintained, Notice
     from redrive.webhooks.model import Endpoint, Webhook, next_retry_delay, should_retry
-    from redrive.webhooks.relay import Relay, WebhookPage, mark_old_webhooks_as_dead_letter
+    from redrive.webhooks.relay import (
+        Relay,
+        WebhookPage,
+        delete_old_webhooks,
+        get_pending_webhooks,
+        mark_old_webhooks_as_dead_letter,
+        replay_webhook,
+    )
     from redrive.webhooks.tokens import HubRefused
 else:
     from redrive._late import names_of
 
-    _find, __dir__ = names_of(
+    __getattr__, __dir__ = names_of(
         __name__,
         {
             "redrive.webhooks.endpoints": "Endpoints EndpointStats NewEndpoint",
@@ -27,22 +34,14 @@ else:
             "redrive.webhooks.hub_client": "WebhookHub",
             "redrive.webhooks.maintenance": "Maintained Notice",
             "redrive.webhooks.model": "Endpoint Webhook next_retry_delay should_retry",
-            "redrive.webhooks.relay": "Relay WebhookPage mark_old_webhooks_as_dead_letter",
+            "redrive.webhooks.relay": "Relay WebhookPage delete_old_webhooks get_pending_webhooks replay_webhook "
+            "mark_old_webhooks_as_dead_letter",
             "redrive.net.signing": "SeenRequests new_secret sign signed_headers verify",
             "redrive.office.tokens": "Token",
             "redrive.webhooks.tokens": "HubRefused",
         },
+        extra=("aiohttp", "starlette"),
     )
-
-    def __getattr__(name: str) -> object:
-        try:
-            return _find(name)
-        except ModuleNotFoundError as error:
-            missing = str(error.name).partition(".")[0]
-            if missing not in ("aiohttp", "starlette"):
-                raise
-            hint = "pip install 'redrive[webhooks]'"
-            raise MissingExtra(f"the package {missing} is not installed", field="webhooks", hint=hint) from None
 
 
 __all__ = [
@@ -64,9 +63,12 @@ __all__ = [
     "WebhookHub",
     "WebhookPage",
     "WebhookRejected",
+    "delete_old_webhooks",
+    "get_pending_webhooks",
     "mark_old_webhooks_as_dead_letter",
     "new_secret",
     "next_retry_delay",
+    "replay_webhook",
     "should_retry",
     "sign",
     "signed_headers",

@@ -30,7 +30,7 @@ from redrive.errors import (
     WebhookRejected,
 )
 from redrive.net.http import HttpClient, HttpError, Unsendable
-from redrive.net.messages import check_headers, in_ranges, passed_on
+from redrive.net.messages import check_pairs, in_ranges, passed_on
 from redrive.net.signing import signed_headers
 from redrive.stores.clock import Clock
 from redrive.webhooks.endpoint_options import RESERVED
@@ -58,8 +58,8 @@ class Request(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True, omit_defaults=True):
-    """What came of a request. `status` 0: no whole answer, and `error` says why; `denied`: it can never be sent. `cut`:
-    the body was longer.
+    """The answer to a request. `status` 0: no whole answer, and `error` says why. `denied`: it can never be sent.
+    `cut`: its body was longer.
     """
 
     status: int = 0
@@ -96,10 +96,10 @@ POLICY = Policy(
 
 def request_of(endpoint: Endpoint, item: Item, envelope: Envelope, signing: Signing, now: Instant) -> Request:
     """The headers that came with it, the endpoint's own, and ours: the id, which stays the same, and the attempt."""
-    headers = passed_on(envelope.headers, (*OURS, *(name for name, _ in endpoint.headers)))
+    own = endpoint.headers
+    headers = [*passed_on(envelope.headers, (*OURS, *(name for name, _ in own))), *own]
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("Content-Type", "application/json"))
-    headers += endpoint.headers
     headers += zip(OURS, (item.id, str(item.attempt), item.id), strict=True)
     secrets = [secret for secret, until in signing if until is None or until > now]
     if envelope.event_type and secrets:
@@ -118,16 +118,13 @@ def verdict(endpoint: Endpoint, status: int) -> Literal["delivered", "failed", "
     return "retry" if in_ranges(status, RETRIED) else "failed"
 
 
-class Delivery:
-    """The handler of a family of endpoints. `send` brings a request to its target."""
+class Delivery(Struct, frozen=True):
+    """The handler of a family of endpoints. `send` brings a request to its target; `failed` gets each that fails."""
 
-    def __init__(
-        self, endpoints: Endpoints, clock: Clock, send: Send, *, failed: Callable[[Item], Awaitable[None]]
-    ) -> None:
-        self._endpoints = endpoints
-        self._clock = clock
-        self._send = send
-        self._failed = failed
+    endpoints: Endpoints
+    clock: Clock
+    send: Send
+    failed: Callable[[Item], Awaitable[None]]
 
     async def handle(self, item: Item) -> None:
         """Raises what the policy judges: WebhookRejected is final, WebhookFailed is tried again."""
@@ -135,7 +132,7 @@ class Delivery:
             await self._attempt(item)
         except (Dead, WebhookRejected):
             with suppress(StoreError):  # maintenance looks for notices that are missing
-                await self._failed(item)
+                await self.failed(item)
             raise
 
     async def _attempt(self, item: Item) -> None:
@@ -144,26 +141,26 @@ class Delivery:
             envelope = envelope_of(item.payload)
         except PayloadUndecodable as error:
             raise Dead(error.message) from error
-        signing = self._endpoints.secrets(endpoint).signing if envelope.event_type else ()
+        signing = self.endpoints.secrets(endpoint).signing if envelope.event_type else ()
         try:
-            check_headers(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
+            check_pairs(endpoint.headers, field="headers", reserved=RESERVED)  # as when they were saved
         except ConfigError as error:
             raise WebhookRejected(str(error)) from None
-        response = await self._send(item, lambda: request_of(endpoint, item, envelope, signing, self._clock.now()))
+        response = await self.send(item, lambda: request_of(endpoint, item, envelope, signing, self.clock.now()))
         logger.info("webhook %s attempt %d: %s", item.id, item.attempt, response.said)
         keep_output(response.text())
         if not 200 <= response.status < 300:
             raise await self._failure(endpoint, item, response)
         if endpoint.failing_since is not None:
             with suppress(StoreError, NotFound):  # it was delivered, whatever else happens
-                await self._endpoints.note_delivered(endpoint.id)
+                await self.endpoints.note_delivered(endpoint.id)
 
     async def _endpoint(self, item: Item) -> Endpoint:
         name = endpoint_id(item.queue)
         try:
-            endpoint = await self._endpoints.cached(name)
+            endpoint = await self.endpoints.cached(name)
             if endpoint is None or endpoint.status != "active":  # as of up to a second ago
-                endpoint = await self._endpoints.cached(name, fresh=-1)
+                endpoint = await self.endpoints.cached(name, fresh=-1)
         except StoreError as error:
             raise Snooze("5s", note="the store does not answer") from error
         if endpoint is None:
@@ -175,17 +172,17 @@ class Delivery:
     async def _failure(self, endpoint: Endpoint, item: Item, response: Response) -> WebhookRejected | WebhookFailed:
         with suppress(StoreError, NotFound):
             # As it is now: its owner may have changed it while the request was under way.
-            endpoint = await self._endpoints.note_failure(endpoint.id)
+            endpoint = await self.endpoints.note_failure(endpoint.id)
         means = verdict(endpoint, response.status) if response.status else "failed" if response.denied else "retry"
-        said = f"the endpoint answered {response.status}" if response.status else response.error
+        why = f"the endpoint answered {response.status}" if response.status else response.error
         if means == "failed":
             if response.status == GONE:
                 with suppress(StoreError, NotFound):
-                    await self._endpoints.disable(endpoint.id, reason="it answered 410 Gone")
-            return WebhookRejected(said, status=response.status)
-        error = WebhookFailed(said, status=response.status)
+                    await self.endpoints.disable(endpoint.id, reason="it answered 410 Gone")
+            return WebhookRejected(why, status=response.status)
+        error = WebhookFailed(why, status=response.status)
         asked = next((value for name, value in response.headers if name.lower() == "retry-after"), None)
-        hint = as_delay(asked, self._clock.now())
+        hint = as_delay(asked, self.clock.now())
         if hint:  # neither sooner than it asks, nor than by its own schedule
             error.retry_after = -(-max(hint, _own_wait(endpoint, item)) // 1000)
         return error
@@ -196,7 +193,7 @@ def _own_wait(endpoint: Endpoint, item: Item) -> Millis:
 
 
 async def sent(client: HttpClient, request: Request) -> Response:
-    """What came of it."""
+    """Send it from this process."""
     query = f"{'&' if '?' in request.url else '?'}{request.query}" if request.query else ""
     try:
         answer = await client.post(
@@ -208,12 +205,3 @@ async def sent(client: HttpClient, request: Request) -> Response:
         return Response(error=str(error))
     headers = tuple([(str(name), value) for name, value in answer.headers.items()])
     return Response(answer.status, headers, answer.body, cut=not answer.whole)
-
-
-def direct(client: HttpClient) -> Send:
-    """Sends from this process."""
-
-    async def send(_item: Item, make: Callable[[], Request]) -> Response:
-        return await sent(client, make())
-
-    return send

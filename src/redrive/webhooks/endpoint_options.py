@@ -14,10 +14,10 @@ from redrive.core.policy_data import PolicyLike, is_data, policy_text, read
 from redrive.core.quantity import shown
 from redrive.core.validation import check_count, check_flag, check_str_list, check_text, choice
 from redrive.errors import ConfigError
-from redrive.net.messages import check_headers, is_status_range
+from redrive.net.messages import check_error_statuses, check_headers
 from redrive.net.signing import Signature
 from redrive.net.verification import Verification, check_verification
-from redrive.webhooks.model import Order, Pairs
+from redrive.webhooks.model import Order
 
 RESERVED = ("webhook-", "x-redrive-", "idempotency-key")
 """How headers begin that redrive sets."""
@@ -64,7 +64,11 @@ def verification_of(
     provider = options.get("provider", known.provider)
     given: object = options.get("secret", secrets if provider == known.provider else ())
     own = (given,) if isinstance(given, str) else tuple(check_str_list(given, field="secret", hint="give texts"))
-    whole = check_verification(provider, own, **options.get("verification", {}))
+    try:
+        whole = check_verification(provider, own, **options.get("verification", {}))
+    except ConfigError as error:
+        field = {"secrets": "secret", "provider": "provider"}.get(error.field, f"verification.{error.field}")
+        raise error.named(field) from None
     return replace(whole, secrets=()), whole.secrets
 
 
@@ -79,14 +83,6 @@ def _timeout(value: Any, field: str) -> Millis:
     return time
 
 
-def _limit(value: Any, field: str) -> Millis | None:
-    return None if value is None else _time(value, field)
-
-
-def _rate(value: Any, field: str) -> str | None:
-    return None if value is None else rates.format(rates.parse(value, field=field))
-
-
 def _retry(value: Any, field: str) -> str:
     if value is None:
         return ""
@@ -99,46 +95,23 @@ def _retry(value: Any, field: str) -> str:
     return policy_text(value)
 
 
-def _statuses(value: Any, field: str) -> tuple[str, ...]:
-    hint = 'give statuses such as 404 or "5xx"'
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError(f"must be a list, got {shown(value)}", field=field, hint=hint)
-    found = tuple([str(each) for each in value])
-    for each in found:
-        if not is_status_range(each):
-            raise ConfigError(f"{shown(each)} is not a status", field=field, hint=hint)
-    return found
-
-
-def _headers(value: Any, field: str) -> Pairs:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"must be a mapping, got {shown(value)}", field=field, hint='use {"X-Team": "billing"}')
-    pairs = tuple([(str(name), str(text)) for name, text in value.items()])
-    check_headers(pairs, field=field, reserved=RESERVED)
-    return pairs
-
-
-def _patterns(value: Any, field: str) -> tuple[str, ...]:
-    return tuple(check_str_list(value, field=field, hint='use patterns such as "order.*"'))
-
-
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "name": check_text,
     "bad_signature": choice("flag", "refuse"),
     "order": choice(*get_args(Order)),
     "concurrency": lambda value, field: check_count(value, field=field, most=1_000, error=ConfigError),
-    "rate": _rate,
+    "rate": lambda value, field: None if value is None else rates.format(rates.parse(value, field=field)),
     "timeout": _timeout,
     "retry": _retry,
     "max_age": _time,
     "window": choice("received", "first_attempt"),
-    "retry_on": _statuses,
-    "fail_on": _statuses,
-    "headers": _headers,
-    "events": _patterns,
+    "retry_on": check_error_statuses,
+    "fail_on": check_error_statuses,
+    "headers": lambda value, field: check_headers(value, field=field, reserved=RESERVED),
+    "events": lambda value, field: tuple(check_str_list(value, field=field, hint='use patterns such as "order.*"')),
     "signing": choice(*get_args(Signature)),
     "breaker": check_flag,
-    "disable_after": _limit,
+    "disable_after": lambda value, field: None if value is None else _time(value, field),
 }
 _KNOWN = (*_CHECKS, *sorted(VERIFYING))
 

@@ -157,7 +157,7 @@ class Endpoints:
         return await self._set_status(id, "active", reason)
 
     async def delete(self, id: str, *, reason: str = "deleted") -> None:
-        """What waits is cancelled. Failed and dead webhooks stay as letters until somebody resolves them."""
+        """What waits is cancelled. Failed and dead webhooks stay as letters until they are replayed or discarded."""
         endpoint, store, act = await self.get(id), store_of(self._app), self._act(reason)
         await store.configure(endpoint.queue, QueueChange(paused=True, by=act.actor, reason=reason))
         waiting, why = parse_filter(f"queue:{endpoint.queue} state:ready"), f"endpoint {id} was deleted: {reason}"
@@ -259,7 +259,7 @@ class Endpoints:
 
         def change(endpoint: Endpoint, now: Instant) -> Endpoint:
             since, pause = endpoint.failing_since, now - endpoint.failed_at
-            if since is None or pause > DAY:  # after a day without attempts nobody knows
+            if since is None or pause > DAY:  # a day without attempts says nothing
                 return replace(endpoint, failing_since=now, failed_at=now)
             return replace(endpoint, failed_at=now) if pause >= HOUR else endpoint
 
@@ -334,7 +334,7 @@ class Endpoints:
         store, actor = store_of(self._app), parts_of(self._app).actor
         while True:
             endpoint, version = await self._read(id)
-            status, ordered = endpoint.status, endpoint.order != "none"
+            status = endpoint.status
             if endpoint.breaker:
                 await declare_gate(store, endpoint.queue, BREAKER)
             change = QueueChange(
@@ -342,7 +342,7 @@ class Endpoints:
                 by=actor,
                 reason=f"{status}: {endpoint.status_reason}" if status != "active" else "",
                 order="skip" if endpoint.order == "none" else endpoint.order,
-                max_running=1 if ordered else endpoint.concurrency,
+                max_running=1 if endpoint.ordered else endpoint.concurrency,
                 rate=None if endpoint.rate is None else rates.parse(endpoint.rate),
                 policy=endpoint.retry,
                 gate=endpoint.queue if endpoint.breaker else "",
@@ -368,7 +368,11 @@ class Endpoints:
         if not VERIFYING.isdisjoint(options):
             checked["verification"], own = verification_of(endpoint.verification, secrets.verification, options)
             secrets = replace(secrets, verification=own)
-        return replace(endpoint, **checked), secrets
+        changed = replace(endpoint, **checked)
+        if changed.ordered and checked.get("concurrency", 1) > 1:
+            hint = "add order='none', or leave it out"
+            raise ConfigError(f"order={changed.order!r} sends one at a time", field="concurrency", hint=hint)
+        return changed, secrets
 
     def _check_url(self, endpoint: Endpoint) -> None:
         if endpoint.via == "hub" and not endpoint.url:

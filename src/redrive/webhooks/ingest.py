@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from redrive.app.internals import clock_of
+from redrive.app.internals import clock_of, parts_of
 from redrive.errors import ConfigError, PayloadTooLarge, QueueFull, RedriveError, StoreError
 from redrive.net.verification import delivery_id, verify
 from redrive.webhooks import hub
@@ -53,6 +53,7 @@ class Ingest:
     async def receive(self, request: Request) -> JSONResponse:
         body = bytearray()
         try:
+            parts_of(self._relay.app).check_open()
             endpoint = await self._relay.endpoints.cached(request.path_params["endpoint"])
             if endpoint is None:
                 raise HTTPException(404, "no such endpoint")

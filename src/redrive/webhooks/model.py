@@ -12,6 +12,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from redrive.core.acts import Refusal, of_other_queue
+from redrive.core.families import family_of
 from redrive.core.instants import moment
 from redrive.core.item import History, Instant, Item, Millis
 from redrive.core.states import State
@@ -91,7 +93,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     order: Order = "skip"
     concurrency: int = 10
     rate: str | None = None
-    timeout: Millis = 30_000
+    timeout: Millis = 40_000
     retry: str = ""
     max_age: Millis = WEEK
     window: Literal["received", "first_attempt"] = "received"
@@ -133,9 +135,19 @@ def endpoint_id(queue: str) -> str:
     return queue.partition(":")[2]
 
 
+def queues_of(endpoint: str = "*") -> str:
+    """As a filter: the queues of an endpoint, or of all."""
+    return f"queue:{DIRECT}:{endpoint},{HUB}:{endpoint}"
+
+
+def not_ours(queue: str) -> Refusal | None:
+    return None if family_of(queue) in FAMILIES else of_other_queue(queue, "webhook")
+
+
 class Webhook(Struct, frozen=True, kw_only=True):
     """A webhook as it is now. Times are in UTC. `reason`: why it failed or died, as of the letter; of one that died of
-    age also whether it was ever attempted. `notification_sent`: about its end.
+    age also whether it was ever attempted. `notification_sent` about its end, and `blocked_by`, the webhook that it
+    waits for, are None in a list.
     """
 
     id: str
@@ -152,8 +164,8 @@ class Webhook(Struct, frozen=True, kw_only=True):
     delivered_at: datetime | None = None
     error_message: str | None = None
     reason: str = ""
-    notification_sent: bool = False
-    blocked_by: str = ""
+    notification_sent: bool | None = None
+    blocked_by: str | None = None
 
 
 def status_of(item: Item) -> Status:
@@ -166,7 +178,8 @@ def status_of(item: Item) -> Status:
     return "pending"
 
 
-def webhook_of(history: History, *, notified: bool = False) -> Webhook:
+def webhook_of(history: History, *, notified: bool | None = None) -> Webhook:
+    """`notified` None: as in a list, of the item alone."""
     item, status = history.item, status_of(history.item)
     envelope = envelope_of(item.payload) if not item.flaw else Envelope(b"")
     failures = [attempt.failure for attempt in history.attempts if attempt.failure is not None]
@@ -190,7 +203,7 @@ def webhook_of(history: History, *, notified: bool = False) -> Webhook:
         error_message=None if last is None or status == "delivered" else last.text,
         reason=_reason(history),
         notification_sent=notified and item.letter is not None,
-        blocked_by=history.blocked_by[0] if history.blocked_by else "",
+        blocked_by=None if notified is None else "".join(history.blocked_by[:1]),
     )
 
 
@@ -198,8 +211,8 @@ def _reason(history: History) -> str:
     letter = history.item.letter
     if letter is None or letter.reason not in AGED:
         return "" if letter is None else letter.reason
-    said = [deed.reason for deed in history.deeds if deed.change == "expire"][-1:]
-    return ": ".join([letter.reason, *(said or ([] if history.item.attempt else [NEVER]))])
+    given = [deed.reason for deed in history.deeds if deed.change == "expire"][-1:]
+    return ": ".join([letter.reason, *(given or ([] if history.item.attempt else [NEVER]))])
 
 
 def next_retry_delay(attempts: int) -> int:

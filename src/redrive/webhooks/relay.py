@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
@@ -17,7 +16,7 @@ from redrive import Keyring, Redrive
 from redrive.app.internals import Store, clock_of, parts_of, store_of
 from redrive.core import codec
 from redrive.core.durations import Duration
-from redrive.core.families import family_of
+from redrive.core.filters import parse as parse_filter
 from redrive.core.instants import format as instant_text
 from redrive.core.item import History, NewItem, Terms
 from redrive.core.quantity import shown
@@ -29,22 +28,14 @@ from redrive.engine.store_retry import retry_unknown
 from redrive.errors import ConfigError, NotFound
 from redrive.net.guard import Guard
 from redrive.net.http import HttpClient, Tls
-from redrive.office.letters import Which
+from redrive.office.letters import Which, replay_within
 from redrive.office.replay import Replayed
 from redrive.stores.clock import Clock
-from redrive.webhooks.delivery import POLICY, Delivery, Send, direct
+from redrive.webhooks import model
+from redrive.webhooks.delivery import POLICY, Delivery, Send, sent
 from redrive.webhooks.endpoints import Endpoints, declare
 from redrive.webhooks.maintenance import QUEUE, Maintained, Maintenance, Notices, Notify, notified
-from redrive.webhooks.model import (
-    FAMILIES,
-    ORDER_KEY,
-    STATUSES,
-    Endpoint,
-    Envelope,
-    Status,
-    Webhook,
-    webhook_of,
-)
+from redrive.webhooks.model import FAMILIES, ORDER_KEY, STATUSES, Endpoint, Envelope, Status, Webhook
 from redrive.webhooks.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -57,8 +48,8 @@ HEAD = 1024 * 1024
 CONCURRENCY = 50
 LEASE = "60s"
 _EVENT_TYPE = r"[A-Za-z0-9_.-]{1,128}"
-_EVENT_ID = r"[!-\-/-~]{1,63}"
-"""The signature has dots between the id, the time and the body."""
+_EVENT_ID = r"[A-Za-z0-9_][A-Za-z0-9_+/@~-]{0,62}"
+"""Without dots, which separate the id, the time and the body for the signature, and the signs of filters."""
 
 
 class WebhookPage(Struct, frozen=True):
@@ -77,37 +68,38 @@ class WebhookPage(Struct, frozen=True):
 class Webhooks:
     """The webhooks of a relay."""
 
-    def __init__(self, app: Redrive) -> None:
+    def __init__(self, app: Redrive, endpoints: Endpoints) -> None:
         self._app = app
+        self._endpoints = endpoints
 
     async def get(self, id: str) -> Webhook:
         """As it is now. Raises NotFound."""
         history = await self._app.history(id)
-        if family_of(history.item.queue) not in FAMILIES:
-            raise NotFound(f"{id} is an item of queue {history.item.queue}, not a webhook")
-        return webhook_of(history, notified=await notified(store_of(self._app), history.item))
+        if why := model.not_ours(history.item.queue):
+            raise NotFound(f"{id}: {why.reason}")
+        return model.webhook_of(history, notified=await notified(store_of(self._app), history.item))
 
     async def list(
-        self,
-        endpoint: str | None = None,
-        *,
-        status: Status | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
+        self, endpoint: str | None = None, *, status: Status | None = None, limit: int = 100, cursor: str | None = None
     ) -> WebhookPage:
-        """A page, last received first, without those in the trash. `error_message` of those that wait is in `get`."""
+        """A page, last received first, without those in the trash. Only `get` gives `notification_sent`, `blocked_by`,
+        the `error_message` of one that waits, and the whole `reason` of one that died of age.
+        """
         if status is not None and status not in STATUSES:
             raise ConfigError(f"{shown(status)} is not a status", field="status", hint=f"use {', '.join(STATUSES)}")
-        names = FAMILIES if endpoint is None else [f"{family[:-1]}{endpoint}" for family in FAMILIES]
-        text = f"queue:{','.join(names)} -disposition:trash {STATUSES[status] if status else ''}"
+        text = f"{model.queues_of(endpoint or '*')} -disposition:trash {STATUSES[status] if status else ''}"
         page = await self._app.find(text, limit=limit, cursor=cursor)
-        return WebhookPage(tuple([webhook_of(History(item)) for item in page]), page.next)
+        if endpoint is not None and not page.items and cursor is None:
+            await self._endpoints.get(endpoint)  # raises NotFound
+        return WebhookPage(tuple([model.webhook_of(History(item)) for item in page]), page.next)
 
     async def replay(self, which: Which, *, reason: str) -> Replayed:
-        """Send failed and dead webhooks again: pending, with attempts from 0 and a new window of time. Behind those
-        that wait; where the order is block or park, at their own place. Others are skipped, each with its reason.
+        """Send failed and dead webhooks again, the longest dead first: pending, with attempts from 0 and a new window.
+        Behind those that wait; where the order is block or park, at their own place. A filter means webhooks only; of
+        ids, others are skipped, each with its reason.
         """
-        return await self._app.letters.replay(which, reason=reason)
+        store, ours = store_of(self._app), model.queues_of()
+        return await replay_within(self._app.letters, store, ours, "webhook", which, reason=reason)
 
 
 class Relay:
@@ -116,7 +108,7 @@ class Relay:
     `allow`: private networks that endpoints may be in, as "10.1.0.0/16". `encryption`: keys for secrets of endpoints.
     `capacity`: how many webhooks may wait in all. `keep`: how long delivered ones are kept. `retention` seed: failed
     and dead ones are discarded after 7 and 14 days. `notify` is called once for each webhook that failed or died, and
-    `on_dead_letter` with how many died of age in a round of maintenance; each is tried again until it returns.
+    `on_dead_letter` with how many died of age since the last round of maintenance; each is tried until it returns.
     """
 
     def __init__(
@@ -150,20 +142,21 @@ class Relay:
         self.app = Redrive(
             store, max_payload=self.max_body + HEAD, encryption=encryption, actor=actor, log=log, clock=clock
         )
+        parts_of(self.app).entered_by = "async with relay:"
         self.endpoints = Endpoints(self.app, guard, encryption)
-        self.webhooks = Webhooks(self.app)
+        self.webhooks = Webhooks(self.app, self.endpoints)
         self.tokens = Tokens(self.app, self.endpoints)
         self.notices = Notices(self.app, notify, on_dead_letter)
-        self._maintenance = Maintenance(self.app, self.endpoints, self.notices, retention=retention)
+        self.maintenance = Maintenance(self.app, self.endpoints, self.notices, retention=retention)
         for family in FAMILIES:
             self.app.queue(family, keep=keep, capacity=capacity)
         self.app.handler(FAMILIES[0], policy=POLICY, lease=LEASE, concurrency=concurrency)(
-            self.delivery(direct(self._client)).handle
+            self.delivery(lambda _item, make: sent(self._client, make())).handle
         )
 
     def delivery(self, send: Send) -> Delivery:
         """A handler whose requests are brought to their targets by `send`."""
-        return Delivery(self.endpoints, clock_of(self.app), send, failed=self.notices.put)
+        return Delivery(self.endpoints, clock_of(self.app), send, self.notices.put)
 
     async def open(self) -> Self:
         await self._client.open()
@@ -184,9 +177,7 @@ class Relay:
     async def __aenter__(self) -> Self:
         return await self.open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def publish(self, event_type: str, payload: object, *, id: str | None = None) -> list[str]:
@@ -200,7 +191,7 @@ class Relay:
         parts = parts_of(self.app).check_open()
         event = new_id() if id is None else id
         if not _is(_EVENT_ID, event):
-            hint = "use 1 to 63 characters of ASCII without blanks and dots"
+            hint = "use 1 to 63 of A-Z a-z 0-9 _ + / @ ~ -, beginning with a letter, a digit or _"
             raise ConfigError(f"{shown(event)} is not an id of an event", field="id", hint=hint)
         data = {"type": event_type, "timestamp": instant_text(parts.clock.now()), "data": payload}
         body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
@@ -247,8 +238,8 @@ class Relay:
         await self.app.stop(grace=grace)
 
     async def maintain(self) -> Maintained:
-        """What runs hourly, now: age, retention, notices that are missing."""
-        return await self._maintenance.run()
+        """The hourly work, now: age, retention, notices that are missing."""
+        return await self.maintenance.run()
 
     async def hubs(self) -> tuple[Hub, ...]:
         """Those that are or were connected."""
@@ -279,6 +270,23 @@ def _new_item(id: str, endpoint: Endpoint, payload: bytes) -> NewItem:
     return NewItem(id, endpoint.queue, payload, terms=terms)
 
 
+async def get_pending_webhooks(relay: Relay, limit: int = 100) -> tuple[Webhook, ...]:
+    """Those that may be sent now, longest waiting first: due, first in their order, of endpoints that are active."""
+    resting = [f"-queue:{each.queue}" for each in await relay.endpoints.list() if each.status != "active"]
+    text = " ".join([model.queues_of(), "state:ready -state:blocked due>=0s", *resting])
+    page = await store_of(relay.app).find(parse_filter(text), limit, oldest=True)
+    return tuple([model.webhook_of(History(item)) for item in page])
+
+
+async def replay_webhook(relay: Relay, id: str, *, reason: str = "replayed") -> Replayed:
+    return await relay.webhooks.replay([id], reason=reason)
+
+
 async def mark_old_webhooks_as_dead_letter(relay: Relay) -> int:
-    """What the relay does hourly by itself, now. Gives how many became dead letters."""
+    """As the relay does hourly by itself, now. Gives how many became dead letters."""
     return (await relay.maintain()).dead_lettered
+
+
+async def delete_old_webhooks(relay: Relay) -> int:
+    """As with `retention="seed"`, now: old failed and dead ones go into the trash. Delivered ones go by `keep`."""
+    return await relay.maintenance.discard_old()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from redrive.core.item import Millis
-from redrive.core.quantity import shown
 from redrive.doors import Section
-from redrive.errors import ConfigError
 from redrive.settings import readers
-from redrive.settings.model import Field, choice, duration, text, whole
+from redrive.settings.model import Field, choice, duration, size, text, whole
 
 MOST_AT_ONCE = 10_000
 
@@ -24,44 +22,19 @@ class WebhookSettings(Struct, frozen=True):
     notify: str | None = None
 
 
-def _address(value: object, field: str) -> str:
-    from redrive.net.urls import check_address
-
-    check_address(value, field=field)
-    return str(value).strip()
-
-
-def _networks(value: object, field: str) -> tuple[str, ...]:
-    from redrive.net.guard import Guard
-
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple):
-        raise ConfigError(f"{shown(value)} are no networks", field=field, hint="use a list such as 10.1.0.0/16")
-    try:
-        return tuple([str(each) for each in Guard([str(part).strip() for part in parts]).allow])
-    except ConfigError as error:
-        raise ConfigError(error.message.removeprefix("allow: "), field=field, hint=error.hint) from None
-
-
 FIELDS = (
     text(
         "webhooks.http",
         "where `webhook run` and `webhook edge` receive",
         "HOST:PORT; without it, `run` does not",
-        _address,
+        readers.address,
     ),
-    Field(
-        "webhooks.max_body",
-        "the largest body that is received",
-        "a size of at least 1 byte",
-        readers.size,
-        {"type": ["integer", "string"]},
-    ),
+    size("webhooks.max_body", "the largest body that is received"),
     Field(
         "webhooks.allow",
         "private networks that endpoints may be in",
         "networks such as 10.1.0.0/16, in a variable with commas between",
-        _networks,
+        readers.networks,
         {"type": ["array", "string"], "items": {"type": "string"}},
         show=list,
     ),
