@@ -383,6 +383,7 @@ SKIPPED: dict[str, str] = {
     "dedupe_key": "a live item has its dedupe key",
     "dependency": "an item that it waits for will never be done, or is not known here",
     "same_queue": "it is in this queue already",
+    "other_queue": "it is an item of a queue that the call is not about",
     "moved": "it is in another queue or mailbox",
     "duplicate": "another letter with the same key is sent",
     "no_key": "its payload has nothing to deduplicate by",

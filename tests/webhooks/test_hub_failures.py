@@ -322,7 +322,7 @@ async def test_an_edge_that_is_stopped_at_once_waits_until_requests_are_over(kit
         await one.next()
         await kit.relay.stop(grace=0)
     item = (await kit.history(hook)).item
-    assert (item.state, item.attempt, item.due_at - kit.clock.now()) == (State.READY, 0, 40_000)
+    assert (item.state, item.attempt, item.due_at - kit.clock.now()) == (State.READY, 0, 50_000)
 
 
 async def test_edges_that_share_an_address_without_sticky_routing_are_named(
