@@ -41,9 +41,7 @@ ID may be any prefix of at least four characters that no other item has. Exit 6 
 @click.option("--set", "values", metavar="PATH=JSON", multiple=True, help="A value of the payload; may be repeated.")
 @click.option("--file", "path", metavar="FILE", help="The new payload, - for stdin.")
 @click.option("--raw", is_flag=True, help="Store the file as it is; it need not be JSON.")
-@click.option(
-    "--revision", metavar="N", type=click.IntRange(min=0), help="Edit only if the payload is at this revision."
-)
+@click.option("--revision", metavar="N", type=click.IntRange(min=0), help="Edit only if it is at this revision.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept with the previous payload.")
 @click.option("--request", metavar="ID", help="Request id: a repeated edit adds no second revision.")
 @json_option
