@@ -190,7 +190,7 @@ class Alerts:
         fitting = [each for each in await self.silences() if id and each.id.startswith(id)]
         if len(fitting) != 1:
             hint = "list them with redrive alert silences"
-            raise NotFound(f"{id!r} matches {len(fitting) or 'no'} silence{'s' * (len(fitting) > 1)}", hint=hint)
+            raise NotFound(f"{id!r} fits {len(fitting) or 'no'} silence{'s' * (len(fitting) > 1)}", hint=hint)
         await self._write("alert unsilence", fitting[0], None, why)
         return fitting[0]
 
