@@ -124,7 +124,7 @@ def test_a_channel_is_tested_and_a_refusal_is_an_exit_code(tmp_path: Path, run: 
     (tmp_path / "broken").touch()
     told = run("alert", "test", "ops")
     assert (told.code, told.out) == (Exit.FAILED, "")
-    assert "ended with 1" in told.err
+    assert "exited with 1" in told.err
     unknown = run("alert", "test", "opps")
     assert (unknown.code, "did you mean 'ops'?" in unknown.err) == (Exit.NOT_FOUND, True)
 

@@ -60,7 +60,7 @@ def test_what_the_command_line_can_do_with_and_without_keys(
     told = run("letters", "export", "-", "--decrypt")
     assert (json.loads(told.out)["payload"], json.loads(told.out)["payload_key"]) == ({"number": "4111"}, None)
     told = run("db", "reencrypt", "--queue", "cards")
-    assert (told.code, told.out, told.err) == (Exit.DONE, "k2\t1\n", "encrypted 1 anew\n")
+    assert (told.code, told.out, told.err) == (Exit.DONE, "k2\t1\n", "re-encrypted 1\n")
     assert json.loads(run("db", "keys", "--json").out)["keys"] == {"k2": 1}
     line = json.loads(run("audit", "list", "--json").out)[-1]
     assert (line["act"], line["reason"], line["changed"]) == ("reencrypt", "encrypted with key k2", [item_id])

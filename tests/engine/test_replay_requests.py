@@ -84,7 +84,7 @@ async def test_a_repeated_start_keeps_a_pause_and_goes_on_with_what_was_done(sce
     await scene.turns(2_000)
     shown = await scene.replays.get("r-1")
     assert (shown.state, shown.total, shown.sent) == ("paused", 6, 2)
-    with pytest.raises(Conflict, match="is paused, and sends in another way"):
+    with pytest.raises(Conflict, match="is paused, with other options"):
         await start(scene.store, ids, Replay("once"), None, Act("ada", WHY, "r-1"))
     await scene.replays.resume("r-1", reason="x")
     await scene.turns(2_000)

@@ -565,7 +565,7 @@ when = "letters"
 repeat = "never"
 """
 ALERT_FAULTS = (
-    "channels.ops.quiet: '22-7' is not a time of the day",
+    "channels.ops.quiet: '22-7' is not a range of hours",
     "channels.ops.timezone: 'Mars/X' is not a time zone",
     "channels.mail.host: 'a b' is not a host",
     "channels.mail.sender: 'x' is not an address",

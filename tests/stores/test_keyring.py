@@ -55,8 +55,8 @@ SEALED: list[tuple[bytes, str, Purpose, str]] = [
         ("k1:YWJj", "key 'k1' has 3 bytes, not 32"),
         ("k1:???", "key 'k1' is not base64"),
         (f"k1:{TEXT},k1:{TEXT}", "key 'k1' is there twice"),
-        (f"k 1:{TEXT}", "the id of a key cannot be used"),
-        (f":{TEXT}", "the id of a key cannot be used"),
+        (f"k 1:{TEXT}", "the id of a key is invalid"),
+        (f":{TEXT}", "the id of a key is invalid"),
     ],
 )
 def test_keys_that_cannot_be_used_are_named_and_never_shown(text: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""`redrive alert …`: alert rules and how they stand, silences, and a test of a channel."""
+"""`redrive alert …`: commands for alert rules and their states, silences, and tests of channels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ alert = LazyGroup(
         "silences": "redrive.cli.alert:list_silences",
         "unsilence": "redrive.cli.alert:unsilence",
     },
-    help="""Alerts: rules and what fires, tests of channels, silences.
+    help="""Alerts: rules and their states, tests of channels, silences.
 
 \b
 Examples:
@@ -45,17 +45,17 @@ Examples:
 """,
 )
 
-ABOUT_LIST = """List the alert rules and how they stand: ok, pending, firing, silenced.
+ABOUT_LIST = """List the alert rules with their states: ok, pending, firing, silenced, unknown.
 
 \b
 Examples:
   redrive alert list
   redrive alert list --json | jq '.[] | select(.state == "firing")'
 
-The rules are those of the workers that judge them, and those of the settings; `unknown` is what no worker has judged
-yet. In a pipe the columns are RULE STATE SINCE SEVERITY TO WHEN ABOUT, separated by tabs.
+The rules are those that workers evaluate, and those of the settings; `unknown` means that no worker evaluates the rule.
+In a pipe the columns are RULE STATE SINCE SEVERITY TO WHEN ABOUT, separated by tabs.
 """
-ABOUT_TEST = """Send a test message to a channel, now and not through the outbox, and print what it answered.
+ABOUT_TEST = """Send a test message to a channel, now and not through the outbox, and print its answer.
 
 \b
 Examples:
@@ -63,9 +63,9 @@ Examples:
   redrive alert test ops --app tasks:app
 
 The channel is one of the settings, or of your app. PagerDuty and Opsgenie get an alert that is resolved at once.
-Exit 1 if the channel refuses it or cannot be reached.
+Exit 1 if the channel refuses the message or cannot be reached.
 """
-ABOUT_SILENCE = """Tell nothing of a rule for a time: of one queue, or of all.
+ABOUT_SILENCE = """Send no notices of a rule for a time: for one queue, or for all.
 
 \b
 Examples:
@@ -73,9 +73,9 @@ Examples:
   redrive alert silence old-letters --queue emails --for 1d --reason 'known, fixed on Monday'
   redrive alert silence '*' --for 30m --reason 'moving the database'
 
-What still fires when the time is over is told then. End it before with redrive alert unsilence.
+Alerts that still fire when the time is over are sent then. End a silence early with redrive alert unsilence.
 """
-ABOUT_SILENCES = """List the silences in force, the first to end first.
+ABOUT_SILENCES = """List the active silences, the first to end first.
 
 \b
 Examples:
@@ -84,7 +84,7 @@ Examples:
 
 In a pipe the columns are ID RULE QUEUE UNTIL BY REASON, separated by tabs.
 """
-ABOUT_UNSILENCE = """End a silence before its time.
+ABOUT_UNSILENCE = """End a silence early.
 
 \b
 Examples:

@@ -1,4 +1,4 @@
-"""`redrive item edit`: replace the payload of a letter or a waiting item, and keep the one before."""
+"""`redrive item edit`: replace the payload of a letter or a waiting item, with a revision of the previous one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
     from redrive.core.item import Item
 
-ABOUT = """Edit the payload of a dead letter or a waiting item. The payload before is kept as a revision.
+ABOUT = """Edit the payload of a dead letter or a waiting item. The previous payload is kept as a revision.
 
 \b
 Examples:
@@ -27,11 +27,11 @@ Examples:
   redrive item edit k3v9q2ma --file order.json --revision 0 --reason INC-88
   redrive item edit k3v9q2ma --reason 'by hand'
 
---set replaces or adds one value of a JSON payload, as in lines.0.price=12; it may be repeated. --file reads all of it,
-- from stdin. With neither, $VISUAL or $EDITOR opens it. Of a mailbox message it is the body, of a receipt the receipt;
-with --raw a file is stored as it is, with all fields. The new payload must be JSON, unless --raw is given.
---revision N edits only if the payload is at that revision, which `redrive item show` tells: another edit is not lost.
-Without it, --set and the editor use the revision that they read. An item that runs cannot be edited.
+--set replaces or adds one value of a JSON payload, as in lines.0.price=12; it may be repeated. --file reads the whole
+payload, - from stdin. With neither, $VISUAL or $EDITOR opens it. For a mailbox message it is the body, for a receipt
+the receipt; with --raw a file is stored as it is, with all fields. Without --raw the new payload must be JSON.
+--revision N edits only if the payload is at that revision, which `redrive item show` prints: no other edit is lost.
+Without it, --set and the editor use the revision that they read. A running item cannot be edited.
 ID may be any prefix of at least four characters that no other item has. Exit 6 if it was not edited.
 """
 
@@ -40,10 +40,10 @@ ID may be any prefix of at least four characters that no other item has. Exit 6 
 @click.argument("id", metavar="ID")
 @click.option("--set", "values", metavar="PATH=JSON", multiple=True, help="A value of the payload; may be repeated.")
 @click.option("--file", "path", metavar="FILE", help="The new payload, - for stdin.")
-@click.option("--raw", is_flag=True, help="The file is all that is stored, and need not be JSON.")
-@click.option("--revision", metavar="N", type=click.IntRange(min=0), help="Only if it is at this revision.")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept with the payload before.")
-@click.option("--request", metavar="ID", help="Name of this edit: repeated, it adds no second revision.")
+@click.option("--raw", is_flag=True, help="Store the file as it is; it need not be JSON.")
+@click.option("--revision", metavar="N", type=click.IntRange(min=0), help="Edit only if it is at this revision.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; it is kept with the previous payload.")
+@click.option("--request", metavar="ID", help="Request id: a repeated edit adds no second revision.")
 @json_option
 @store_option
 @verbose_option
@@ -63,7 +63,7 @@ def edit(
     if values and path is not None:
         raise click.UsageError("give --set or --file, one of the two", ctx=context)
     if raw and path is None:
-        raise click.UsageError("--raw says how a --file is stored", ctx=context)
+        raise click.UsageError("--raw needs --file", ctx=context)
     made = None if path is None else _read(path, raw=raw)
     changes = [_change(each) for each in values]
     if made is None and not changes and not can_ask():
@@ -120,7 +120,7 @@ def _change(text: str) -> tuple[list[str], Any]:
     try:
         return path.split("."), msgspec.json.decode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        hint = f"a text needs quotes of its own, as in {path}='\"{value}\"'"
+        hint = f"quote a text for JSON as well, as in {path}='\"{value}\"'"
         raise ConfigError(f"{value!r} is not JSON", field="--set", hint=hint) from None
 
 
@@ -132,7 +132,7 @@ def _with(item: Item, changes: list[tuple[list[str], Any]]) -> bytes:
 
 
 def _put(body: Any, path: list[str], value: Any, whole: str) -> Any:
-    """The body with the value at the path: a new name of an object, or a place that a list has."""
+    """The body with the value at the path: a key of an object, also a new one, or an existing index of a list."""
     if not path:
         return value
     first, *rest = path
@@ -145,7 +145,7 @@ def _put(body: Any, path: list[str], value: Any, whole: str) -> Any:
 
 
 def _typed(item: Item) -> bytes:
-    """What comes back from the editor."""
+    """The payload as saved in the editor."""
     text = (
         msgspec.json.format(item.payload, indent=2).decode() if not item.flaw else item.payload.decode(errors="replace")
     )

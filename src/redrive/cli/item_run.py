@@ -22,9 +22,9 @@ Examples:
   redrive item run k3v9q2ma --app tasks:app
   redrive item run k3v9q2ma --app tasks:app --json | jq -r .state
 
-Due or not, also of a paused queue and beyond its rate, its breaker and what may run at once; it counts under them like
-any other. Its end is settled as in a worker: done, waiting for another attempt, or dead. An item that runs, has ended
-or waits for other items is not run: exit 6.
+It runs even if it is not due, its queue is paused, or a rate, breaker or max_running would hold it; it counts under
+these limits like any other. Its outcome is settled as in a worker: done, waiting for another attempt, or dead. An item
+that is running, has ended or waits for other items is not run: exit 6.
 The app brings its own store. ID may be any prefix of at least four characters that no other item has.
 Exit 0 when the item is done, 1 when it is not.
 """

@@ -1,4 +1,4 @@
-"""`redrive item set-policy`, `run-now`, `expire`, `park` and `unpark`: acts on waiting items."""
+"""`redrive item set-policy`, `run-now`, `expire`, `park` and `unpark`: commands for waiting items."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Examples:
   redrive item set-policy --where 'queue:payments attempts>2' --policy gentle --reason INC-88
   redrive item set-policy k3v9q2ma --clear --reason 'as its queue again'
 
-A policy is JSON with some of backoff, max_attempts, max_age and route, or the name of one that an app declares. What
-it leaves out is taken from the queue's policy, and then from the handler's. --clear removes the item's own policy.
+A policy is JSON with some of backoff, max_attempts, max_age and route, or the name of one that an app declares. Omitted
+options are those of the queue's policy, then of the handler's. --clear removes the item's own policy.
 {CHOSEN}"""
 ABOUT_RUN_NOW = f"""Make waiting items due at once, instead of after their delay or the wait before their next attempt.
 
@@ -49,8 +49,8 @@ Examples:
   redrive item run-now k3v9q2ma --reason 'the bank is back'
   redrive item run-now --where 'queue:payments errors>0' --reset --reason INC-88
 
---reset gives them the whole budget of attempts again, as a replay does for a letter. What waits for other items, or in
-a paused queue, still does.
+--reset gives them the full budget of attempts again, as a replay does for a letter. Items that wait for other items, or
+in a paused queue, still wait.
 {CHOSEN}"""
 ABOUT_EXPIRE = f"""Make waiting items dead letters with the reason `expired`, without another attempt.
 
@@ -63,7 +63,7 @@ Unlike a cancelled item, a letter can be found, read and replayed.
 {CHOSEN}"""
 
 
-ABOUT_PARK = f"""Keep waiting items from being leased, however due they are, until they are unparked.
+ABOUT_PARK = f"""Park waiting items: no worker leases them, even if they are due, until they are unparked.
 
 \b
 Examples:
@@ -74,14 +74,14 @@ Examples:
 item counts as parked and not as backlog; a parked head of an order key blocks its key. It can still be cancelled,
 expired and edited.
 {CHOSEN}"""
-ABOUT_UNPARK = f"""Let parked items go on: they run when what they wait for besides is over.
+ABOUT_UNPARK = f"""Unpark items: they run when nothing else holds them.
 
 \b
 Examples:
   redrive item unpark k3v9q2ma --reason 'release 1.4 is out'
   redrive item unpark --where 'queue:payments state:parked' --reason 'INC-88 is over'
 
-What is not parked is skipped.
+Items that are not parked are skipped.
 {CHOSEN}"""
 
 
@@ -90,7 +90,7 @@ What is not parked is skipped.
 @click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
 @click.option("--policy", metavar="JSON|NAME", help="As in '{\"max_attempts\": 10}', or the name of a policy.")
 @click.option("--clear", is_flag=True, help="Remove the items' own policy.")
-@click.option("--new-policy", is_flag=True, help="Also if no app has declared such a policy yet.")
+@click.option("--new-policy", is_flag=True, help="Accept a policy name that no app has declared yet.")
 @act_options("Show which items would be changed, and change nothing.")
 def set_policy(
     *, ids: tuple[str, ...], where: str | None, policy: str | None, clear: bool, new_policy: bool, how: How
@@ -117,7 +117,7 @@ def set_policy(
 @click.command("run-now", help=ABOUT_RUN_NOW, context_settings=HELP_NAMES)
 @click.argument("ids", metavar="[ID]... | -", nargs=-1)
 @click.option("--where", metavar="FILTER", help="Every waiting item that matches, instead of ids.")
-@click.option("--reset", is_flag=True, help="With the whole budget of attempts again.")
+@click.option("--reset", is_flag=True, help="Give them the full budget of attempts again.")
 @act_options("Show which items would be made due, and change nothing.")
 def run_now(*, ids: tuple[str, ...], where: str | None, reset: bool, how: How) -> int:
     async def apply(app: Redrive, ids: list[str]) -> Amended:

@@ -1,4 +1,4 @@
-"""`redrive letters changes`: letters in the order of their last changes, for those who follow them."""
+"""`redrive letters changes`: the change feed of letters, in the order of their last changes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Examples:
   redrive letters changes --after 1204 --json
   redrive letters changes --after 1204 --all -q
 
-Every write that makes, changes or ends a letter gives it the next number of the store. Go on with --after and the last
-number: no change is missed, also none that is made meanwhile. In JSON that number is `next`, and an item that was
-pruned is null. In a pipe the columns are NUMBER ID STATE QUEUE DISPOSITION CAUSE, separated by tabs.
+Every write that makes, changes or ends a letter gives it the next number of the store. Continue with --after and the
+last number: no change is missed, not even one made meanwhile. In JSON that number is `next`, and a pruned item is null.
+In a pipe the columns are NUMBER ID STATE QUEUE DISPOSITION CAUSE, separated by tabs.
 """
 GONE = "pruned"
 
@@ -90,5 +90,5 @@ def _line(change: LetterChange) -> list[str]:
     if item is None:
         return [str(change.number), change.id, GONE, MISSING, MISSING, MISSING]
     letter = item.letter
-    lies, cause = (MISSING, MISSING) if letter is None else (str(letter.disposition), letter.failure.cause)
-    return [str(change.number), change.id, str(item.state), item.queue, lies, cause]
+    disposition, cause = (MISSING, MISSING) if letter is None else (str(letter.disposition), letter.failure.cause)
+    return [str(change.number), change.id, str(item.state), item.queue, disposition, cause]

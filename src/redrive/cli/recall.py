@@ -1,4 +1,4 @@
-"""`redrive letters recall`: take a replay back."""
+"""`redrive letters recall`: turn replayed items back into letters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redrive.office.recall import replayed_by
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
-ABOUT = """Take a replay back: replayed items that no worker has leased since become the letters that they were.
+ABOUT = """Undo a replay: replayed items that no worker has leased since become the letters that they were.
 
 \b
 Examples:
@@ -25,10 +25,10 @@ Examples:
   redrive letters recall --request ticket-88 --reason 'the wrong letters'
   redrive letters recall --where 'queue:payments' --reason INC-88 --dry-run
 
-Reason, error, times, disposition, route, counters, queue and place under the order key are those of before; the
-history has both acts. --request means all that the replay with that request id sent; `redrive audit list` shows the
-ids; for a replay in the background use `redrive replay undo`. What a worker has leased, or has ended since, is skipped
-and named. A filter selects replayed items that wait.
+Reason, error, times, disposition, route, counters, queue and position under the order key are restored; the history has
+both acts. --request means all items that the replay with that request id sent; `redrive audit list` shows the ids; for
+a replay in the background use `redrive replay undo`. Items that a worker has leased, or that have ended since, are
+skipped and named. A filter selects waiting replayed items.
 ID may be a unique prefix; - reads ids from stdin, one a line. With --where or more than 100 items it asks first;
 without a terminal, use --yes. In a pipe stdout has the ids. Exit 9 if some were skipped, 6 if all were.
 """
@@ -36,8 +36,8 @@ without a terminal, use --yes. In a pipe stdout has the ids. Exit 9 if some were
 
 @click.command("recall", help=ABOUT, context_settings=HELP_NAMES)
 @click.argument("ids", metavar="[ID]... | -", nargs=-1)
-@click.option("--where", metavar="FILTER", help="Every replayed item that waits and matches, instead of ids.")
-@click.option("--request", metavar="ID", help="All that the replay with this request id sent, instead of ids.")
+@click.option("--where", metavar="FILTER", help="Every waiting replayed item that matches, instead of ids.")
+@click.option("--request", metavar="ID", help="All items that the replay with this request id sent, instead of ids.")
 @act_options("Show which items would be recalled, and change nothing.")
 def recall(*, ids: tuple[str, ...], where: str | None, request: str | None, how: How) -> int:
     if bool(ids) + (where is not None) + (request is not None) != 1:

@@ -1,4 +1,4 @@
-"""`redrive replay …`: replays in the background."""
+"""`redrive replay …`: commands for replays in the background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.engine.replays import BackgroundReplay, ByPayload
 from redrive.office.replays import Replays
 
 T = TypeVar("T")
-request_option = click.option("--request", metavar="ID", help="Name of this act: repeated, it is not done again.")
+request_option = click.option("--request", metavar="ID", help="Request id: a repeated act is not done again.")
 replay = LazyGroup(
     "replay",
     {
@@ -42,7 +42,7 @@ Examples:
 """,
 )
 
-ABOUT_LIST = """List the replays in the background, the last started first; those that are over at the end.
+ABOUT_LIST = """List the replays in the background, the last started first; ended ones come last.
 
 \b
 Examples:
@@ -65,14 +65,14 @@ Examples:
   redrive replay pause k3v9q2ma7wpd --reason 'it fails again'
   redrive replay resume k3v9q2ma7wpd --reason 'fixed'
 """
-ABOUT_RESUME = """Let a paused replay go on.
+ABOUT_RESUME = """Resume a paused replay.
 
 \b
 Examples:
   redrive replay resume k3v9q2ma7wpd --reason 'fixed'
   redrive replay show k3v9q2ma7wpd
 """
-ABOUT_SET_RATE = """Give a replay another rate, from its next window on.
+ABOUT_SET_RATE = """Change the rate of a replay, from its next window on.
 
 \b
 Examples:
@@ -86,14 +86,14 @@ Examples:
   redrive replay cancel k3v9q2ma7wpd --reason 'the wrong letters'
   redrive replay list
 """
-ABOUT_UNDO = """Cancel a replay, and recall what it has sent and no worker has leased since.
+ABOUT_UNDO = """Cancel a replay, and recall the items that it has sent and no worker has leased since.
 
 \b
 Examples:
   redrive replay undo k3v9q2ma7wpd --reason 'the wrong letters'
   redrive replay undo k3v9q2ma7wpd --reason 'the wrong letters' --json
 
-Exit 9 if some could not be recalled.
+Exit 9 if some items could not be recalled.
 """
 
 
@@ -159,10 +159,10 @@ def _as_object(row: BackgroundReplay) -> dict[str, object]:
 @store_option
 @verbose_option
 def show(*, id: str, as_json: bool, store: str) -> None:
-    _tell(visit(store, lambda app: app.replays.get(id)), as_json=as_json)
+    _print(visit(store, lambda app: app.replays.get(id)), as_json=as_json)
 
 
-def _tell(row: BackgroundReplay, *, as_json: bool) -> None:
+def _print(row: BackgroundReplay, *, as_json: bool) -> None:
     if as_json:
         write_json(_as_object(row))
         return
@@ -207,7 +207,7 @@ cancel = _act("cancel", ABOUT_CANCEL, "cancelled", Replays.cancel)
 def set_rate(*, id: str, rate: str, reason: str, request: str | None, as_json: bool, store: str) -> None:
     meant = None if rate == "none" else parse_rate(rate, field="RATE")
     row = visit(store, lambda app: app.replays.set_rate(id, meant, reason=reason, request_id=request), acts=True)
-    _tell(row, as_json=as_json)
+    _print(row, as_json=as_json)
 
 
 @click.command("undo", help=ABOUT_UNDO, context_settings=HELP_NAMES)
@@ -224,7 +224,7 @@ def undo(*, id: str, reason: str, request: str | None, as_json: bool, store: str
     if as_json:
         write_json({"recalled": list(done.changed), **already, "skipped": skipped})
     else:
-        said = f"recalled {len(done.changed):,}"
-        said += f", {len(done.already):,} already by this request" if done.already else ""
-        say(said + (f", skipped {len(skipped):,}" if skipped else ""))
+        text = f"recalled {len(done.changed):,}"
+        text += f", {len(done.already):,} already by this request" if done.already else ""
+        say(text + (f", skipped {len(skipped):,}" if skipped else ""))
     return Exit.PARTLY if skipped else Exit.DONE

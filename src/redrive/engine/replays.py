@@ -1,11 +1,11 @@
-"""Replays in the background: one elected worker sends the letters that are reserved for a replay, window by window.
+"""Leader of background replays: one elected process sends the letters reserved for a replay, window by window.
 
-A letter stays a letter until its window comes, so that pause, cancel and a new rate act on letters. The document of a
-replay is read before every window; what goes too far is at most one window, whatever stops, pauses or is restarted.
-A window that depends on payloads is sent by a function that the caller passes down (office.replay.by_payload).
+A letter stays a letter until its window is sent, so that pause, cancel and a new rate act on letters. The leader reads
+the document of a replay before every window; after a pause, stop or restart at most one more window is sent. Windows
+that depend on payloads are sent by a function that the caller passes down (office.replay.by_payload).
 
-Every worker has one, and so has every process that receives; the store elects one of them while there are replays.
-Without replays each makes one small read every five seconds, and writes nothing.
+Every worker and every receiving process has a leader object; the store elects one while there are replays. Without
+replays each makes one small read every five seconds, and writes nothing.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ ACTIVE, ENDED = "replay", "replay_ended"
 """Kinds of documents. Workers look at the first kind only."""
 NAME = "replays"
 WINDOW: Millis = 200
-"""How much of its rate a replay sends at once."""
+"""The period whose share of the rate is sent at once."""
 BY_PAYLOAD = 50
-"""Letters of a window at most, if each is judged by its payload."""
+"""The most letters in a window of a replay by payload."""
 IDLE: Millis = 1_000
-"""Between two looks at most, of the leader."""
+"""The longest interval between polls of the leader."""
 NONE: Millis = 5_000
-"""Between two looks while there is no replay, or another process leads."""
+"""The interval between polls while there is no replay, or another process leads."""
 TERM: Millis = 5_000
 RENEW: Millis = 2_000
 ABANDONED: Millis = 60_000
-"""After so long without a change, a replay whose start was cut off sends what it has reserved."""
+"""After this long without a change, the start of a replay counts as cut off, and its reserved letters are sent."""
 ENDED_KEPT = 100
 
 
 class ByPayload(Struct, frozen=True):
-    """How each letter is judged and changed: `dedupe_by` is a path into the payload, and the others name functions of
-    it, as module:function.
+    """Deduplication and transformation of letters: `dedupe_by` is a path into the payload, the others name functions of
+    the payload, as module:function.
     """
 
     dedupe_by: str = ""
@@ -71,9 +71,9 @@ class ByPayload(Struct, frozen=True):
 class BackgroundReplay(Struct, frozen=True):
     """`total` letters were reserved for it, `sent` of them are items again, and `skipped` could not be sent.
 
-    While it is `reserving`, its start goes on, and no letter is sent. `window` is the number of the next one, and `due`
-    the time of the store, in microseconds, from which it may be sent. Of `counted` windows the letters are in the
-    counts. All that it does stands in the audit behind the position `since`. `problem`: why it paused itself.
+    In the state `reserving` its start is still running, and no letter is sent. `window` is the number of the next
+    window, and `due` the time of the store, in microseconds, from which it may be sent. The counts include the letters
+    of `counted` windows. Its audit entries come after the position `since`. `problem`: why it paused itself.
     `requests`: the request ids of the last acts on it.
     """
 
@@ -102,7 +102,7 @@ class BackgroundReplay(Struct, frozen=True):
 
 
 SendWindow = Callable[[Store, BackgroundReplay, Sequence[str], Act], Awaitable[Amended]]
-"""Sends letters of a replay by payload. Raises what the replay cannot go on for."""
+"""Sends letters of a replay by payload. An exception pauses the replay."""
 
 
 def letters_of(replay: str) -> Selection:
@@ -134,7 +134,7 @@ async def has_running(store: Store, queues: Sequence[str]) -> bool:
 
 
 class _Record(Struct, frozen=True):
-    """What matters here of an audit entry."""
+    """The fields of an audit entry that are used here."""
 
     change: str = ""
     changed: tuple[str, ...] = ()
@@ -142,14 +142,14 @@ class _Record(Struct, frozen=True):
 
 
 class ReplayOutcome(Struct, frozen=True):
-    """`sent`: the items as which the letters were sent."""
+    """`sent`: ids of the items that the letters became."""
 
     sent: tuple[str, ...]
     skipped: tuple[str, ...]
 
 
 async def outcome_of(store: Store, replay: BackgroundReplay) -> ReplayOutcome:
-    """What the windows of a replay did, by the audit from its start on: all of it, however long ago."""
+    """The outcome of all windows of a replay, read from the audit since its start, however long ago."""
     sent: dict[str, None] = {}
     skipped: dict[str, None] = {}
     requests = re.compile(re.escape(replay.id) + r"\.[0-9]+(\.skipped\.[0-9]+)?")
@@ -162,7 +162,7 @@ async def outcome_of(store: Store, replay: BackgroundReplay) -> ReplayOutcome:
                 # A request id of this form may also be that of another act.
                 record = codec.decode(one.body, _Record)
                 if record.change == "replay" and (record.detail or {}).get("reserved") == replay.id:
-                    # One that was transformed has an entry of its own: the letter, and its new item.
+                    # A transformed letter has its own entry, with the letter and its new item.
                     new = replay.by_payload is not None and replay.by_payload.transform
                     sent |= dict.fromkeys(record.changed[-1:] if new else record.changed)
                 elif record.change == "unreserve" and window[1]:
@@ -196,7 +196,7 @@ class ReplayLeader:
             await self.resign()
 
     async def turn(self) -> Millis:
-        """Send what is due; says how long there is nothing to do. May be repeated after any failure."""
+        """Send what is due; returns the time until the next turn. May be repeated after any failure."""
         replays = [(one, read(one)) for one in await self._store.documents(ACTIVE)]
         await self._adopt([document for document, replay in replays if replay.state == "reserving"])
         ours = [one for one in replays if one[1].by_payload is None or self._send_by_payload is not None]
@@ -230,20 +230,20 @@ class ReplayLeader:
         if self._leads_until is None or self._leads_until - asked <= TERM - RENEW:
             leads = await self._store.elect(NAME, self._owner, TERM)
             if leads:
-                # Of the store's clock over this one: read once a term, and not for every window.
+                # Offset of the store's clock: read once a term, not for every window.
                 self._ahead = (await self._store.tally(members=False)).at - self._clock.monotonic()
             self._leads_until = asked + TERM if leads else None
         return self._leads_until is not None
 
     async def _window(self, document: Document, replay: BackgroundReplay) -> Millis:
-        """At most what WINDOW gives, no sooner than the document says; what comes late does not make up for more."""
+        """Sends one window if it is due by the document. A late replay catches up on one window at most."""
         now = (self._clock.monotonic() + self._ahead) * 1000
         count, interval = PAGE_LIMIT if replay.by_payload is None else BY_PAYLOAD, 0
         if replay.rate is not None:
             interval = replay.rate.interval
             count = min(count, max(1, WINDOW * 1000 // interval))
         due = max(replay.due, now - WINDOW * 1000)
-        # Farther off than one window of its rate: the rate is another one now, or the store's clock was put back.
+        # Later than one window of its rate: the rate was changed, or the store's clock was set back.
         if not replay.due or due > now + max(WINDOW * 1000, interval) + TERM * 1000:
             due = now
         wait = min(IDLE, -(-(due - now) // 1000))
@@ -251,13 +251,13 @@ class ReplayLeader:
             return wait
         ids = (await self._store.ids(letters_of(replay.id), count, oldest=True)).ids
         if not ids:
-            # Also before the next window is due: at one letter an hour, nobody should wait an hour for the end.
+            # Also before the next window is due: at one letter an hour, the end would come an hour late.
             await self._end(document, replay)
             return IDLE
         if wait > 0:
             return wait
-        # First, and only on what was read: a window whose outcome is unknown is not followed by another one at once,
-        # whoever leads then, and no operator or other leader was here meanwhile.
+        # Before the send, and with the version that was read: no leader sends another window at once after one of
+        # unknown outcome, and a change by an operator or another leader since the read is a Conflict.
         begun = replace(replay, window=replay.window + 1, due=due + count * interval)
         write = DocumentWrite(ACTIVE, replay.id, codec.encode(begun), document.version)
         try:
@@ -277,7 +277,7 @@ class ReplayLeader:
                 done = await self._send_by_payload(self._store, replay, ids, act)
         except (StoreUnavailable, OutcomeUnknown):
             raise
-        except Exception as error:  # noqa: BLE001 - what stops a replay must not stop the worker
+        except Exception as error:  # noqa: BLE001 - an error of a replay must not stop the worker
             await self._pause(document, f"{self._owner} cannot send it: {type(error).__name__}: {error}")
             return
         skipped = await self._release(replay, done, request)
@@ -289,9 +289,9 @@ class ReplayLeader:
         )
 
     async def _release(self, replay: BackgroundReplay, done: Amended, request: str) -> int:
-        """What cannot be sent is an open letter again, and its history says why. Gives how many there are.
+        """Release letters that cannot be sent, with the cause in their histories. Returns how many there are.
 
-        A letter that another leader has leased stays reserved: if that does not send it, a later window does.
+        A letter that another leader has leased stays reserved: if that leader does not send it, a later window does.
         """
         reasons: dict[str, list[str]] = defaultdict(list)
         for skipped in done.skipped:
@@ -305,7 +305,7 @@ class ReplayLeader:
         return count
 
     async def _pause(self, known: Document, problem: str) -> None:
-        """Its letters stay reserved until an operator has resumed or cancelled it."""
+        """Pause the replay. Its letters stay reserved until an operator resumes or cancels it."""
         record = AuditRecord("replay pause", Ids(()), (known.key,))
         await self._rewrite(
             known,
@@ -316,7 +316,7 @@ class ReplayLeader:
     async def _rewrite(
         self, known: Document, change: Callable[[BackgroundReplay], BackgroundReplay], audit: NewEntry | None = None
     ) -> None:
-        """Also of a replay that was cancelled meanwhile."""
+        """Change the document of a replay, also if it was cancelled meanwhile."""
         document: Document | None = known
         while document is not None:
             write = DocumentWrite(document.kind, document.key, codec.encode(change(read(document))), document.version)
@@ -328,7 +328,7 @@ class ReplayLeader:
                 return
 
     async def _end(self, document: Document, replay: BackgroundReplay) -> None:
-        """Nothing is left. The audit knows what was sent in a window that was not counted."""
+        """End a replay without letters left. Windows that were not counted are counted from the audit."""
         sent, skipped = replay.sent, replay.skipped
         if replay.counted != replay.window:
             found = await outcome_of(self._store, replay)
@@ -339,4 +339,4 @@ class ReplayLeader:
         try:
             await self._store.write_documents([*forgotten, *over(document, done)])
         except Conflict:
-            return  # changed by an operator: the next turn sees how
+            return  # changed by an operator: the next turn reads it again

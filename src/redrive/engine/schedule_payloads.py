@@ -1,4 +1,4 @@
-"""Payloads of schedules for encrypted queues: stored encrypted, and bound to the name of the schedule."""
+"""Encryption of schedule payloads for encrypted queues; the ciphertext is bound to the name of the schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redrive.stores.packing import SEALED, Packed
 
 
 async def encrypted_queues(store: Store, queues: Iterable[str]) -> frozenset[str]:
-    """Those that are encrypted. Raises EncryptionKeyMissing if there is one and no key to encrypt with."""
+    """The encrypted ones of these queues. Raises EncryptionKeyMissing if there is one and no key to encrypt with."""
     found = [queue for queue in sorted(set(queues)) if (await store.settings(queue)).encrypt]
     ring = store.keyring()
     if found and ring is None:
@@ -41,7 +41,7 @@ def opened(schedule: Schedule, ring: Keyring | None) -> Schedule:
 
 
 def shown(schedule: Schedule, ring: Keyring | None) -> Schedule:
-    """Opened, or as it is stored: then `sealed` names the key."""
+    """The schedule decrypted if possible, else as it is stored: then `sealed` names the key."""
     try:
         return opened(schedule, ring)
     except (EncryptionKeyMissing, StoreError):

@@ -1,6 +1,6 @@
-"""Outgoing HTTP, on aiohttp: one deadline for a whole request, a bounded answer, no redirects, no environment.
+"""Client for outgoing HTTP, on aiohttp: one deadline per request, a bounded answer, no redirects, no environment.
 
-One connection pool for each client, so that a connection that one guard allowed is never used under another.
+Each client has its own connection pool, so that a connection that one guard allowed is never used under another.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from redrive.net.guard import Guard
 from redrive.stores.aside import aside
 
 KEPT = 15.0
-"""Seconds that a connection may rest: many servers close it after that, perhaps just when it is used."""
+"""Seconds that an idle connection is kept: many servers close it after that, perhaps just when it is used."""
 HEAD_LIMIT = 64 * 1024
 """Bytes of one header."""
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
@@ -40,33 +40,33 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 _under_way: ContextVar[SimpleNamespace] = ContextVar("redrive_http_request")
-"""`dialled`: a connection was opened for it. `began`: its answer has."""
+"""The current request. `dialled`: a connection was opened for it. `began`: its answer began."""
 
 
 class HttpError(Exception):
-    """A request that has no whole answer. The text says why, without the query of the URL."""
+    """A request without a complete answer. The text names the cause, without the query of the URL."""
 
 
 class Unreachable(HttpError):
-    """No connection, or it was closed without an answer, or whoever answers does not speak HTTP."""
+    """No connection, or it was closed without an answer, or the server does not speak HTTP."""
 
 
 class TimedOut(HttpError):
-    """No whole answer before the deadline."""
+    """No complete answer before the deadline."""
 
 
 class BrokenAnswer(HttpError):
-    """The answer began, and ended in the middle."""
+    """The answer began and was cut off, or cannot be decoded."""
 
 
 class Unsendable(HttpError):
-    """It could not be sent the next time either: a bad URL or header."""
+    """The request is invalid, and a retry would fail as well: a bad URL or header."""
 
 
 class HttpAnswer(Struct, frozen=True):
-    """`headers` answer to any spelling with the first of that name; their items are all, in order, repeated ones too.
+    """`headers` are case-insensitive: a lookup returns the first of a name, the items are all of them, in order.
 
-    `key` is that of the request. `whole`: the body was not cut at the limit.
+    `key` is the idempotency key of the request. `whole`: the body was not cut at the limit.
     """
 
     status: int
@@ -77,11 +77,11 @@ class HttpAnswer(Struct, frozen=True):
 
 
 Enough = Callable[[HttpAnswer], bool]
-"""Asked while a body comes in: True ends the reading. For streams that stay open."""
+"""A function that is called while a body arrives: True ends the reading. For streams that stay open."""
 
 
 class Tls(Struct, frozen=True):
-    """Files in PEM: `ca` to trust instead of the system's, a client certificate with its key."""
+    """PEM files: `ca` replaces the system's certificates, `certificate` and `key` are those of the client."""
 
     ca: str = ""
     certificate: str = ""
@@ -101,8 +101,8 @@ class Tls(Struct, frozen=True):
 class HttpClient:
     """`guard` None: every address may be dialled, for targets that the program itself configures.
 
-    `proxy` takes over the dialling, and so the check: with a guard it must be declared to filter by `proxy_filters`.
-    `packed`: the body of an answer that the server packed is given as it came. Otherwise that is a broken answer.
+    `proxy` dials instead of the client, so the guard cannot check: with a guard, `proxy_filters` must declare that the
+    proxy does. `packed`: a compressed body is returned as it came; otherwise it is a BrokenAnswer.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class HttpClient:
         packed: bool = False,
     ) -> None:
         if guard is not None and proxy is not None and not proxy_filters:
-            hint = "use a proxy that denies private addresses and say proxy_filters=True, or none"
+            hint = "use a proxy that denies private addresses and set proxy_filters=True, or no proxy"
             raise ConfigError("the addresses that a proxy dials cannot be checked", field="proxy", hint=hint)
         self._guard = None if proxy is not None else guard
         self._connections = connections
@@ -165,12 +165,12 @@ class HttpClient:
         token: str = "",
         key: str = "",
     ) -> HttpAnswer:
-        """Raises HttpError and TargetDenied. `within` is for all of it. At most `limit` bytes of the body are read.
+        """Raises HttpError and TargetDenied. `within` bounds the whole request, `limit` the bytes of the body.
 
-        `safe`: the target recognises a repeat. Then it is sent again if a connection that had rested was closed
-        without an answer: as a rule the server did that before it saw the request. GET, PUT, DELETE and other methods
-        that are idempotent by definition are sent again in any case, by aiohttp. `token` is a bearer token, which
-        is redacted in the answer and in errors. `key` is the idempotency key.
+        `safe`: the target recognises a repeat. The request is then sent again if an idle connection was closed without
+        an answer: as a rule the server closed it before it saw the request. aiohttp repeats GET, PUT, DELETE and other
+        methods that are idempotent by definition in any case. `token` is a bearer token, which is redacted in the
+        answer and in errors. `key` is the idempotency key.
         """
         used = SimpleNamespace(dialled=False, began=False)
         _under_way.set(used)
@@ -189,13 +189,13 @@ class HttpClient:
         except TimeoutError:
             raise TimedOut(f"no answer within {within / 1000:g} s") from None
         except aiohttp.ClientPayloadError as error:
-            raise BrokenAnswer(_said(error, token)) from None
+            raise BrokenAnswer(_text_of(error, token)) from None
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-            raise Unsendable(_said(error, token)) from None
-        except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is one, too
-            raise (BrokenAnswer if used.began else Unreachable)(_said(error, token)) from None
+            raise Unsendable(_text_of(error, token)) from None
+        except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is both
+            raise (BrokenAnswer if used.began else Unreachable)(_text_of(error, token)) from None
         except ValueError as error:
-            raise Unsendable(_said(error, token)) from None
+            raise Unsendable(_text_of(error, token)) from None
         return replace(answer, body=answer.body.replace(token.encode(), REDACTED.encode())) if token else answer
 
     post = partialmethod(request, "POST")
@@ -225,9 +225,9 @@ class HttpClient:
         async with request as response:
             used.began = True
             packed = response.headers.get("Content-Encoding", "identity")
-            if packed.lower() != "identity" and not self._packed:  # it could be of any size when it is unpacked
+            if packed.lower() != "identity" and not self._packed:  # unpacked it could be of any size
                 response.close()
-                raise BrokenAnswer(f"the server packed its answer as {packed[:40]!r}, unasked")
+                raise BrokenAnswer(f"the answer has the content encoding {packed[:40]!r}, which was not requested")
             parts: list[bytes] = []
             size = 0
             async for part in response.content.iter_any():
@@ -243,7 +243,7 @@ class HttpClient:
 
 
 class _Resolver(AbstractResolver):
-    """One look-up for each connection; one denied address in the answer denies all."""
+    """One DNS lookup for each connection; one denied address in the answer denies the host."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -261,8 +261,8 @@ class _Resolver(AbstractResolver):
 
 
 def _dialler(guard: Guard | None) -> Callable[[Any], socket.socket]:
-    """The last check, on the very address that is dialled: a host may be an address in any spelling. And a request for
-    which nothing is dialled has a connection that rested: tracing would tell, but costs each request a tenth more.
+    """A socket factory that checks the very address that is dialled: a host may be an address in any spelling. It also
+    notes the dialling: a request without it uses an idle connection. Tracing shows that too, but costs 10 % more.
     """
 
     def dial(address: Any) -> socket.socket:
@@ -278,9 +278,9 @@ def _dialler(guard: Guard | None) -> Callable[[Any], socket.socket]:
 
 
 def _with(headers: Headers, token: str, key: str) -> list[tuple[str, str]]:
-    """What is sent: the headers of the token and of the key replace those of their names. Raises Unsendable.
+    """The headers to send: those of the token and of the key replace others of their names. Raises Unsendable.
 
-    Each name in one spelling: aiohttp would take a repeated one in another spelling for a replacement.
+    Each name has one spelling: aiohttp would take a repeated name in another spelling for a replacement.
     """
     pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
     for ours, value in (("Authorization", token and f"Bearer {token}"), ("Idempotency-Key", key)):
@@ -288,9 +288,9 @@ def _with(headers: Headers, token: str, key: str) -> list[tuple[str, str]]:
             pairs = [*(pair for pair in pairs if pair[0].lower() != ours.lower()), (ours, value)]
     for name, value in pairs:
         if not _NAME.fullmatch(name):
-            raise Unsendable(f"{name[:80]!r} is not the name of a header")
+            raise Unsendable(f"{name[:80]!r} is not a header name")
         if not _VALUE.fullmatch(value):
-            raise Unsendable(f"the value of the header {name} has a control character, or one that is not in Latin-1")
+            raise Unsendable(f"the value of the header {name} contains a control character or one outside Latin-1")
     spelled: dict[str, str] = {}
     return [(spelled.setdefault(name.lower(), name), _as_utf8(value)) for name, value in pairs]
 
@@ -302,7 +302,7 @@ def _as_utf8(value: str) -> str:
         return value
 
 
-def _said(error: BaseException, token: str) -> str:
+def _text_of(error: BaseException, token: str) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     return _redacted(error_line(type(error).__name__, " ".join(str(error).split())[:200]), token)

@@ -1,4 +1,4 @@
-"""Parts of HTTP messages: headers that may be sent or passed on, and ranges of statuses. Needs no HTTP client."""
+"""Checks of HTTP headers that are sent or forwarded, and status ranges. Needs no HTTP client."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ HOP_BY_HOP = frozenset(
         *("transfer-encoding", "upgrade", "host", "content-length", "accept-encoding", "expect"),
     )
 )
-"""Headers, in lower case, that are about one connection: they are not passed on."""
+"""Headers of one connection, in lower case: they are not forwarded."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 HEADER_SIZE = 4096
 Pairs = tuple[tuple[str, str], ...]
 
 
 def of_connection(name: str) -> bool:
-    """Whether a header is about one connection, so that none but the HTTP client may set it."""
+    """Whether a header belongs to one connection, so that only the HTTP client may set it."""
     return name.lower() in HOP_BY_HOP or name.lower().startswith("proxy-")
 
 
@@ -41,9 +41,7 @@ def check_pairs(headers: Pairs, *, field: str, reserved: tuple[str, ...] = ()) -
     """
     for name, value in headers:
         if not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"{shown(name)} is not the name of a header", field=field, hint="use a name such as X-Team"
-            )
+            raise ConfigError(f"{shown(name)} is not a header name", field=field, hint="use a name such as X-Team")
         if not value.isascii() or not value.isprintable() or len(value) > HEADER_SIZE:
             hint = f"use at most {HEADER_SIZE:,} printable ASCII characters"
             raise ConfigError(f"the value of {name} cannot be sent in a header", field=field, hint=hint)
@@ -52,7 +50,7 @@ def check_pairs(headers: Pairs, *, field: str, reserved: tuple[str, ...] = ()) -
 
 
 def passed_on(headers: Iterable[tuple[str, str]], without: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """The headers of a request that are sent with the next one: not those of a connection, nor `without`."""
+    """The headers of a request that are forwarded: not those of a connection, nor `without`."""
     pairs = [(name.lower(), (name, value)) for name, value in headers]
     gone = {each.lower() for each in without}
     for name, (_, value) in pairs:

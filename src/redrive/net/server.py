@@ -26,11 +26,11 @@ except ModuleNotFoundError as missing:
     raise MissingExtra(what, field="http", hint="pip install 'redrive[webhooks]'") from None
 
 KEEP_ALIVE = 15
-"""Seconds that a connection may rest between requests."""
+"""Seconds that an idle connection is kept between requests."""
 REQUESTS = 1_000
-"""At once. Those beyond are asked to come again."""
+"""Concurrent requests. Those beyond are answered 503 with Retry-After."""
 LAST_REQUESTS = 5
-"""Seconds for requests that are under way at the end. With `server.force_exit` they get none."""
+"""Seconds that requests under way get at shutdown; none with `server.force_exit`."""
 
 
 class Served(NamedTuple):
@@ -41,7 +41,7 @@ class Served(NamedTuple):
 
 
 class _Limited:
-    """The application, of which at most so many requests are under way. uvicorn counts idle connections, too."""
+    """Middleware that bounds the concurrent requests. The limit of uvicorn counts idle connections, too."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -64,7 +64,7 @@ class _Limited:
 
 @asynccontextmanager
 async def serving(app: Any, host: str, port: int) -> AsyncIterator[Served]:
-    """Serve until the block is left. Port 0: any that is free."""
+    """Serve until the block is left. Port 0 takes a free port."""
     listener = await aside(partial(_listen, host, port))
     config = Config(
         _Limited(app),
@@ -85,16 +85,16 @@ async def serving(app: Any, host: str, port: int) -> AsyncIterator[Served]:
     server.lifespan = config.lifespan_class(config)
     try:
         await server.startup([listener])
-    except SystemExit:  # as uvicorn says it; it would end the loop
+    except SystemExit:  # raised by uvicorn; it would end the event loop
         listener.close()
         raise RuntimeError("the application did not start") from None
-    turning = asyncio.create_task(server.main_loop())
+    main_loop = asyncio.create_task(server.main_loop())
     try:
         found, number = listener.getsockname()[:2]
         yield Served(server, f"[{found}]:{number}" if ":" in found else f"{found}:{number}")
     finally:
         server.should_exit = True
-        await turning
+        await main_loop
         await server.shutdown([listener])
 
 
@@ -105,7 +105,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        hint = "choose another address; port 0 takes any that is free"
-        said = f"{host}:{port} cannot be listened on: {error.strerror or error}"
-        raise ConfigError(said, field="http", hint=hint) from None
+        hint = "choose another address; port 0 takes a free port"
+        text = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        raise ConfigError(text, field="http", hint=hint) from None
     return listener

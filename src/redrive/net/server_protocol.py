@@ -1,8 +1,8 @@
-"""The connections of the HTTP server, where uvicorn's own are not enough.
+"""HTTP/1.1 protocol of the server: uvicorn's, with limits on request heads and idle connections.
 
-The head of a request is bounded in time and in size: a slow connection is closed, a large head answered 431. When there
-are too many connections, one without a request makes room: silent ones cannot keep senders out. A request that asks for
-HTTP/2 is served by HTTP/1.1: uvicorn would lose its body.
+The head of a request is bounded in time and in size: a slow connection is closed, a large head answered 431. With too
+many connections an idle one is closed, so that silent clients cannot keep others out. A request that asks for HTTP/2
+is served by HTTP/1.1: uvicorn would lose its body.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_WITHIN = 10.0
-"""Seconds for the head of a request, and for the rest of a body whose request was answered already."""
+"""Timeout in seconds of a request's head, and of the rest of a body after its request was answered."""
 HEAD_LIMIT = 64 * 1024
-"""Bytes of a head; of trailers, too, and of what stands between chunks of a body."""
+"""Bytes of a head, of trailers, and of the framing between chunks of a body."""
 CONNECTIONS = 1_000
-"""At once; beyond them the one is closed that had no request under way for the longest time."""
+"""Concurrent connections; beyond them the one that is idle for longest is closed."""
 UPGRADE = frozenset((b"upgrade", b"connection", b"http2-settings"))
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -39,7 +39,7 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def idle(self) -> bool:
-        """No request is under way. `since`: as of then it is in a head, or in a body."""
+        """No request is under way. `since` is the time when the current head or body began."""
         return self._in_head and getattr(self.cycle, "response_complete", True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,7 +62,7 @@ class Protocol(HttpToolsProtocol):
             self._refuse()
 
     def _feed(self, data: bytes) -> None:
-        """After a head with an upgrade the parser ends: the rest is fed to another, behind that head without it."""
+        """After a head with an upgrade the parser ends: another parser gets that head without it, and the rest."""
         try:
             self.parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -92,7 +92,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_head:  # closed at once, a client that still sends would not read the answer
+        if not self._in_head:  # a client that is still sending would lose the answer if this closed at once
             self._enter(head=False, timed=True)
 
     def _enter(self, *, head: bool, timed: bool) -> None:
@@ -102,7 +102,7 @@ class Protocol(HttpToolsProtocol):
         self._in_head, self._overhead, self.since = head, 0, self.loop.time()
 
     def _refuse(self) -> None:
-        """Closed at once, a client that still sends would not read the answer either."""
+        """Answers 431 and closes after a delay: a client that is still sending would lose the answer otherwise."""
         self._refused = True
         if self.idle:
             self.transport.write(TOO_LARGE)

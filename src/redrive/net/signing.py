@@ -1,7 +1,7 @@
-"""Standard Webhooks 1.0: signatures of outgoing requests, and the verifier for those who receive them.
+"""Signatures of Standard Webhooks 1.0: `sign` for outgoing requests, `verify` for receivers.
 
 The text `id.timestamp.body` is signed, with HMAC-SHA256 under a shared secret (`v1`) or with an ed25519 key (`v1a`).
-There is no clock and no memory here: `verify` refuses by time, and returns the id by which a receiver refuses replays.
+Functions here have no clock and no state: `verify` refuses old timestamps, and returns the id for deduplication.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature
 TOLERANCE = 300
 LONGEST_HEADER = 8192
 MOST_SIGNATURES = 10
-"""In one header: each costs a pass over the body when the key is a public one."""
+"""Signatures in one header: with a public key each costs a pass over the body."""
 
 Headers = Mapping[str, str] | Sequence[tuple[str, str]]
 
 _SIZES: dict[str, tuple[Container[int], str]] = {
     SECRET: (range(24, 65), "24 to 64"),
-    # The seed alone, or with the public key behind it, as libsodium and Svix write it.
+    # The seed alone, or followed by the public key, as libsodium and Svix write it.
     PRIVATE: ((32, 64), "32 or 64"),
     PUBLIC: ((32,), "32"),
 }
 _ID = re.compile(r"[!-\-/-~]{1,256}")
-"""Printable ASCII without the dot: with one, a part of the body could pass for the timestamp."""
+"""Printable ASCII without the dot, so that a part of the body cannot pass for the timestamp."""
 _SECONDS = re.compile(r"[0-9]{1,12}")
 
 
@@ -61,7 +61,7 @@ def new_signing_secret(kind: Signature) -> str:
 
 
 def verifying_key(secret: str) -> str:
-    """What a receiver verifies with: the shared secret itself, or the public key of a private one."""
+    """The key of a receiver: the shared secret itself, or the public key of a private one."""
     return public_key(secret) if secret.startswith(PRIVATE) else secret
 
 
@@ -92,16 +92,16 @@ def verify(
     tolerance: int = TOLERANCE,
     seen: SeenRequests | None = None,
 ) -> str:
-    """The webhook id: a handler that must run once remembers it, since a delivery may be repeated.
+    """Returns the webhook id: a handler that must run once remembers it, since a delivery may be repeated.
 
-    `body` as it was received, before any parsing. `seen`: refuses a request that was verified before. Raises
-    BadSignature; ConfigError if a key cannot be used.
+    `body` as it was received, before any parsing. `seen` refuses a request that was verified before. Raises
+    BadSignature, or ConfigError for an invalid key.
     """
     keys = read_keys(secrets_or_public_keys, VERIFYING)
     _check_body(body)
     webhook_id, timestamp, signatures = [header_of(headers, name) for name in (ID, TIMESTAMP, SIGNATURE)]
     if not _ID.fullmatch(webhook_id):
-        raise BadSignature(f"{ID} has a blank, a dot or another character that an id must not have", part=ID)
+        raise BadSignature(f"{ID} contains a blank, a dot or another character that an id must not have", part=ID)
     check_age(timestamp, part=TIMESTAMP, now_seconds=now_seconds, tolerance=tolerance)
     given = signatures.split()
     if len(given) > MOST_SIGNATURES:
@@ -115,8 +115,8 @@ def verify(
 
 
 class SeenRequests:
-    """Requests that this process verified, each for as long as its timestamp is good: a recorded one that is sent again
-    is refused. A repeated delivery has a new timestamp.
+    """Replay protection: requests that this process verified, each for as long as its timestamp is valid. A recorded
+    request that is sent again is refused. A repeated delivery has a new timestamp.
     """
 
     def __init__(self) -> None:
@@ -127,19 +127,19 @@ class SeenRequests:
         while self._until and self._until[oldest := next(iter(self._until))] < now_seconds:
             del self._until[oldest]
         if (webhook_id, timestamp) in self._until:
-            raise BadSignature("this very request was received before", part=ID)
+            raise BadSignature("the same request was received before", part=ID)
         self._until[webhook_id, timestamp] = now_seconds + 2 * tolerance
 
 
 def header_of(headers: Headers, name: str) -> str:
-    """The value of a header in any spelling. Raises BadSignature if it is missing, repeated or too long."""
+    """The value of a header, its name in any case. Raises BadSignature if it is missing, repeated or too long."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     wanted = name.lower()
     values = [value for key, value in pairs if key.lower() == wanted]
     if not values or not values[0]:
         raise BadSignature(f"{name} is missing", part=name)
     if len(values) > 1:
-        raise BadSignature(f"{name} is there {len(values)} times", part=name)
+        raise BadSignature(f"{name} occurs {len(values)} times", part=name)
     if len(values[0]) > LONGEST_HEADER:
         raise BadSignature(f"{name} is longer than {LONGEST_HEADER} characters", part=name)
     return values[0]
@@ -156,7 +156,7 @@ def check_age(timestamp: str, *, part: str, now_seconds: float, tolerance: int) 
 
 
 def read_keys(secrets: object, kinds: Sequence[str], *, field: str = "secrets") -> list[Any]:
-    """Keys of HMAC as bytes, those of ed25519 as objects of `cryptography`. No error shows a secret."""
+    """HMAC keys as bytes, ed25519 keys as objects of `cryptography`. No error shows a secret."""
     if isinstance(secrets, str) or not isinstance(secrets, Sequence) or not secrets:
         raise ConfigError("must be a list of at least one secret", field=field, hint="list both during a rotation")
     return [_key(secret, kinds, field) for secret in secrets]
@@ -190,7 +190,7 @@ def _ed25519_key(kind: str, raw: bytes, field: str) -> Any:
     key = ed25519.Ed25519PrivateKey.from_private_bytes(raw[:32])
     if raw[32:] not in (b"", key.public_key().public_bytes_raw()):
         hint = "copy it again, or use its first 32 bytes alone"
-        raise ConfigError(f"the halves of the {PRIVATE} key do not belong together", field=field, hint=hint)
+        raise ConfigError(f"the public half of the {PRIVATE} key does not match its seed", field=field, hint=hint)
     return key
 
 

@@ -1,4 +1,4 @@
-"""Validation of URLs to be called over HTTP, and of tokens for them. Needs no HTTP client."""
+"""Validation of HTTP URLs, bearer tokens and listen addresses. Needs no HTTP client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOT_IN_HOSTS = frozenset(' "%<>\\^`{|}')
 
 
 def check_http_url(url: object, *, field: str, secret: str) -> SplitResult:
-    """Its parts. Raises ConfigError with the `field`, never with a password; `secret` is where that belongs."""
+    """The parts of the URL. Raises ConfigError, never with a password; `secret` names the place for one."""
     hint = "use a URL such as https://service.example"
     if not isinstance(url, str) or not url.strip():
         raise ConfigError(f"must be a URL, got {shown(url)}", field=field, hint=hint)
@@ -36,7 +36,7 @@ def check_http_url(url: object, *, field: str, secret: str) -> SplitResult:
 
 
 def check_token(token: object, *, field: str) -> str:
-    """Without blanks around it; "" for None. The value itself is in no message."""
+    """The token without blanks around it; "" for None. No error shows the value."""
     if token is None:
         return ""
     if not isinstance(token, str) or not token.strip() or not token.isascii() or not token.isprintable():
@@ -46,13 +46,13 @@ def check_token(token: object, *, field: str) -> str:
 
 
 def check_address(text: object, *, field: str) -> tuple[str, int]:
-    """The host and the port of HOST:PORT, to listen on. Raises ConfigError."""
+    """Host and port of a listen address HOST:PORT. Raises ConfigError."""
     found = (
         re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:\[\]/]+):([0-9]{1,5})", text.strip())
         if isinstance(text, str)
         else None
     )
     if found is None or int(found[2]) > 65_535:
-        hint = "use HOST:PORT, such as 127.0.0.1:8080 or [::]:8080; port 0 takes any that is free"
+        hint = "use HOST:PORT, such as 127.0.0.1:8080 or [::]:8080; port 0 takes a free port"
         raise ConfigError(f"{redact_text(shown(text))} is not an address to listen on", field=field, hint=hint)
     return found[1].strip("[]"), int(found[2])

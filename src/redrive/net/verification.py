@@ -1,7 +1,7 @@
 """Verification of incoming webhooks: the signature schemes of providers, generic HMAC and static tokens.
 
-`check_verification` refuses what cannot work, once. `verify` judges a request, and answers a hostile one with a reason
-instead of an error.
+`check_verification` validates the options, once. `verify` checks a request; for a forged one it returns the reason and
+raises nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PRESETS: dict[str, dict[str, str]] = {
     },
 }
 
-_HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}", "use the name of a header, such as X-Signature"
+_HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}", "use a header name such as X-Signature"
 _TEXTS: dict[str, tuple[str, str]] = {
     "header": _HEADER_NAME,
     "timestamp_header": _HEADER_NAME,
@@ -46,7 +46,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "prefix": (r"[ -~]{1,64}", "use at most 64 printable ASCII characters"),
     "template": (r"[^\ud800-\udfff]{1,256}", "use a text such as {timestamp}.{body}"),
 }
-"""What each option must look like, and the fix."""
+"""The pattern of each option, and the fix."""
 _ANY_SECRET = r"(?!\s)[^\ud800-\udfff]{1,1024}(?<!\s)", "use 1 to 1024 characters without blanks around them"
 _SECRETS: dict[str, tuple[str, str]] = {
     "telegram": (r"[A-Za-z0-9_-]{1,256}", "use 1 to 256 of A-Z a-z 0-9 _ -, as in setWebhook"),
@@ -62,10 +62,10 @@ _ID_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 
 
 class Verification(Struct, frozen=True):
-    """How the requests to an endpoint are verified. Several `secrets` during a rotation.
+    """Signature scheme and secrets of an endpoint. Several `secrets` during a rotation.
 
-    For hmac and static: `header` holds the signature or the token, behind `prefix`. For hmac: `template` is what is
-    signed, `{body}` by default, `{timestamp}.{body}` with a `timestamp_header`. `tolerance` is in seconds. `id_header`
+    For hmac and static: `header` holds the signature or the token, behind `prefix`. For hmac: `template` is the signed
+    text, `{body}` by default, `{timestamp}.{body}` with a `timestamp_header`. `tolerance` is in seconds. `id_header`
     holds the sender's id of a delivery.
     """
 
@@ -97,13 +97,13 @@ _TAKEN: dict[str, tuple[str, ...]] = {
     "static": ("secrets", "header", "prefix", "id_header"),
     "none": ("id_header",),
 }
-"""Which options each provider takes."""
+"""The options of each provider."""
 PROVIDERS = tuple(_TAKEN)
 _DEFAULTS: dict[str, Any] = {name: value for name, value in asdict(Verification("")).items() if name != "provider"}
 
 
 def check_verification(provider: object, secrets: object = (), **options: Any) -> Verification:
-    """A verification that can work, of these options of Verification. Raises ConfigError; no error shows a secret."""
+    """A valid Verification with these options. Raises ConfigError; no error shows a secret."""
     name = _known(provider)
     for field, value in options.items():
         if field not in _DEFAULTS:
@@ -118,7 +118,7 @@ def check_verification(provider: object, secrets: object = (), **options: Any) -
 
 
 def verify(verification: Verification, headers: Sequence[tuple[str, str]], body: bytes, *, now_seconds: float) -> str:
-    """The reason why the request is not genuine; "" if it is. Raises for nothing that a request can hold."""
+    """The reason why the request is not genuine; "" if it is. No content of a request raises an error."""
     provider = _known(verification.provider)
     scheme = replace(verification, **_PRESETS.get(provider, {}))
     try:
@@ -129,9 +129,9 @@ def verify(verification: Verification, headers: Sequence[tuple[str, str]], body:
 
 
 def delivery_id(verification: Verification, headers: Sequence[tuple[str, str]], body: bytes) -> str:
-    """The sender's own id of a delivery, the same when it is repeated; "" if there is none that can be read.
+    """The sender's id of a delivery, the same when it is repeated; "" if there is none that can be read.
 
-    The ids of GitHub and those of an `id_header` are not signed: who holds a signed request can send it under another.
+    The ids of GitHub and of an `id_header` are not signed: a recorded request can be sent again under another id.
     """
     provider = verification.provider
     try:
@@ -145,7 +145,7 @@ def delivery_id(verification: Verification, headers: Sequence[tuple[str, str]], 
     return found if found.isprintable() and len(found) <= LONGEST_ID else ""
 
 
-# --- what is configured ----------------------------------------------------------------------------------------------
+# --- configuration ---------------------------------------------------------------------------------------------------
 
 
 def _known(provider: object) -> str:
@@ -159,11 +159,11 @@ def _known(provider: object) -> str:
 def _check_option(provider: str, field: str, value: object) -> None:
     if field not in _TAKEN[provider]:
         hint = f"leave it out; {provider} takes {', '.join(_TAKEN[provider])}"
-        raise ConfigError(f"{provider} does not take it, got {shown(value)}", field=field, hint=hint)
+        raise ConfigError(f"{provider} does not take this option, got {shown(value)}", field=field, hint=hint)
     if field == "tolerance":
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LONGEST_TOLERANCE:
             hint = f"use 1 to {LONGEST_TOLERANCE} seconds"
-            raise ConfigError(f"{shown(value)} is not a tolerance", field=field, hint=hint)
+            raise ConfigError(f"{shown(value)} is not a valid tolerance", field=field, hint=hint)
         return
     pattern, hint = _TEXTS[field]
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -202,10 +202,10 @@ def _check_together(given: Verification) -> None:
         raise ConfigError(f"{shown(given.template)} cannot be used", field="template", hint=f"it must have {rule}")
     if given.provider == "hmac" and not times and given.tolerance != signing.TOLERANCE:
         hint = "name the timestamp_header, or leave it out"
-        raise ConfigError(f"{given.tolerance} has no timestamp to apply to", field="tolerance", hint=hint)
+        raise ConfigError(f"a tolerance of {given.tolerance} needs a timestamp_header", field="tolerance", hint=hint)
 
 
-# --- what is sent ----------------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 def _check_hmac(scheme: Verification, headers: signing.Headers, body: bytes, now_seconds: float) -> None:
@@ -276,5 +276,5 @@ def _behind_prefix(scheme: Verification, headers: signing.Headers) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Of whatever stands in a header, half characters included: `compare_digest` takes no other text than ASCII."""
+    """A header value as bytes, unpaired surrogates included: `compare_digest` accepts only ASCII text."""
     return text.encode(errors="surrogatepass")

@@ -1,4 +1,4 @@
-"""What was done, by whom and why; and whether it still says what it said."""
+"""Reader and verifier of the audit journal: entries, one line per request, and the chain of seals."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ from redrive.stores.audit import TOPIC
 from redrive.stores.base import PAGE_LIMIT, Store
 
 OVER: Millis = 3_600_000
-"""After so long without an entry a request is over. What comes later under its id is another one."""
+"""After this long without an entry a request is over. Later entries under its id are another request."""
 NAMED = 1_000
-"""Of what a request changed, so many are named; all are counted."""
+"""The most changed ids that a line names; all are counted."""
 RELEASED = ".released"
-"""Behind the request id of a replay: letters that it reserved when it was over."""
+"""Suffix of a replay's request id for the release of letters that were reserved after it had ended."""
 RESERVING_ACTS = ("reserve", "unreserve")
 THINGS, ITEMS, RESERVING = range(3)
-"""Acts on settings and the like, acts on items, and what goes with a replay; the first is the main act."""
+"""Ranks of acts: on settings and the like, on items, reservations of a replay. The main act has the lowest."""
 _OF_REPLAY = re.compile(r"(.+?)(?:\.([0-9]+)(\.skipped\.[0-9]+)?|(\.released))", re.DOTALL)
-"""Request ids of the parts of a replay in the background: a window, what it could not send, what was released."""
+"""Request ids of the parts of a background replay: a window, its skipped letters, released letters."""
 
 
 class AuditCheck(Struct, frozen=True):
-    """`seals` fit, and with them `entries`; `unsealed` came after the last seal there is, whether or not it fits.
-    `hash` is that of the last seal that fits: noted elsewhere, it proves later that nothing before it was changed.
-    `fault` says what does not fit, and which `seal`; `missing` are the positions of entries that are gone, where that
-    can be told.
+    """Result of a verification: numbers of valid `seals` and of `entries` under them; `unsealed` came after the last
+    seal, valid or not. `hash` is that of the last valid seal: noted elsewhere, it proves later that nothing before it
+    was changed. `fault` describes the first mismatch, at `seal`; `missing` are positions of removed entries, if known.
     """
 
     seals: int
@@ -55,11 +54,11 @@ class AuditCheck(Struct, frozen=True):
 
 
 class AuditLine(Struct, frozen=True):
-    """What one request did. `position` and `at` are those of its first entry.
+    """Summary of one request. `position` and `at` are those of its first entry.
 
-    `act`, `reason` and `detail` are those of the main act, and `changed` is what that act changed, the first NAMED of
-    it. `acts` are all of them with how much each changed, the main act first. `count`: how many items the request
-    changed, or how many things if it changed no item.
+    `act`, `reason` and `detail` are those of the main act, and `changed` are the first NAMED ids that it changed.
+    `acts` has all acts with the number of changes, the main act first. `count`: how many items the request changed, or
+    how many settings if it changed no item.
     """
 
     position: int
@@ -76,8 +75,8 @@ class AuditLine(Struct, frozen=True):
 
 
 class _Part(Struct):
-    """What one entry says. `request` is that of all parts of a replay in the background, `window` the number of the
-    part that it is.
+    """One decoded entry. `request` is the common request id of all parts of a background replay, `window` the number of
+    this part.
     """
 
     entry: Entry
@@ -99,7 +98,7 @@ def _part(entry: Entry) -> _Part:
     changed = tuple([str(each) for each in found]) if isinstance(found, list) else ()
     named = selection.get("ids") if isinstance(selection, dict) else None
     rank = RESERVING if act in RESERVING_ACTS else ITEMS if named != [] else THINGS
-    # Beside the letters that were replayed, an entry may name the items that they became.
+    # An entry may name the replayed letters and also the items that they became.
     count = min(len(changed), len(named)) if named else len(changed)
     detail = body.get("detail")
     part = _Part(entry, entry.request_id, act, rank, changed, count, detail or body.get("settings"))
@@ -113,7 +112,7 @@ def _part(entry: Entry) -> _Part:
 
 
 class _Act:
-    """What a request did by one act. Entries are added newest first."""
+    """Changes of one request by one act. Entries are added newest first."""
 
     def __init__(self, part: _Part) -> None:
         self.word, self.rank = part.act, part.rank
@@ -134,7 +133,7 @@ class _Act:
 
 
 class _Request:
-    """One request. Entries are added newest first. `window`: the earliest of a replay in the background."""
+    """One request. Entries are added newest first. `window`: the earliest window of a background replay."""
 
     def __init__(self) -> None:
         self.acts: dict[str, _Act] = {}
@@ -151,7 +150,7 @@ class _Request:
         self.acts[part.act].add(part)
 
     def is_whole(self, at: Instant) -> bool:
-        """When all entries since then were added."""
+        """Whether it is complete, given that all entries since `at` were added."""
         return self.window == 0 and self.at - at > OVER
 
     def line(self) -> AuditLine:
@@ -183,7 +182,7 @@ class Audit:
         self._store = store
 
     async def list(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
-        """What was done by whom and why, in order; go on with `after=` the last position."""
+        """Audit entries with actor and reason, in order; continue with `after=` the last position."""
         return await self._store.journal(TOPIC, after, limit)
 
     async def last(self, limit: int = 100) -> tuple[Entry, ...]:
@@ -200,9 +199,9 @@ class Audit:
     ) -> tuple[AuditLine, ...]:
         """The newest requests in the order in which they began, one line each, however many entries they have.
 
-        `actor`: only those of this one. `since`: only what began within this long. Reads back as far as the requests
-        need, page by page: a request is whole when nothing of it stands in the hour before its first entry, and a
-        replay in the background when its first window was read.
+        `actor`: only requests of this actor. `since`: only requests that began within this time. Reads back page by
+        page as far as needed: a request is complete when it has no entry in the hour before its first one, and a
+        background replay when its first window was read.
         """
         began = 0 if since is None else (await self._store.tally(members=False)).at - parse(since, field="since")
         found: dict[tuple[str | int, str], _Request] = {}
@@ -234,17 +233,17 @@ class Audit:
         return upto
 
     async def _page(self, upto: int) -> tuple[tuple[Entry, ...], int]:
-        """The entries up to a position, as far as one read reaches, in order; and the position before them."""
+        """One page of entries up to a position, in order, and the position before them."""
         after = max(0, upto - PAGE_LIMIT)
         entries = await self._store.journal(TOPIC, after, PAGE_LIMIT)
         return tuple([entry for entry in entries if entry.position <= upto]), after
 
     async def seal(self) -> Seal | None:
-        """Make what is new a part of the chain. Workers do it every minute, and commands when they have acted."""
+        """Add a seal over the new entries to the chain. Workers do so every minute, and commands after their acts."""
         return await seals.seal(self._store)
 
     async def verify(self, *, known: str | None = None) -> AuditCheck:
-        """Make every seal anew from the entries, and compare. `known`: a hash that was noted and must be among them."""
+        """Recompute every seal from the entries, and compare. `known`: a noted hash that must be among them."""
         last, entries, fault = UNSEALED, 0, None
         hashes: set[str] = set()
         documents = await self._store.documents(KIND)
@@ -261,7 +260,7 @@ class Audit:
         return AuditCheck(last.number, entries, unsealed, last.hash, fault.words, fault.seal, fault.missing)
 
     async def _compare(self, document: Document, last: Seal) -> Seal | _Fault:
-        """The seal, or why it does not fit behind the last one."""
+        """The seal, or why it does not continue the chain after the last one."""
         number = last.number + 1
         if document.key != key_of(number):
             return _Fault(f"seal {number} is missing", number)
@@ -296,7 +295,7 @@ class Audit:
     async def _ending(self, last: Seal, known: str | None, hashes: set[str]) -> _Fault | None:
         head = await self._store.document(HEAD, TOPIC)
         marked = 0 if head is None else codec.decode(head.body, Seal).number
-        # Between the two looks somebody may have sealed more; less than there was can only be a loss.
+        # Another process may have added seals between the two reads; fewer seals than before are a loss.
         if last.number < marked and await self._store.document(KIND, key_of(last.number + 1)) is None:
             return _Fault(f"seal {last.number + 1} is missing", last.number + 1)
         if known is not None and known.strip().lower() not in hashes:
@@ -304,7 +303,7 @@ class Audit:
         return None
 
     async def _sealed(self, documents: Sequence[Document]) -> int:
-        """How far the seals say that they reach: what lies behind a fault was sealed all the same."""
+        """The last position under any seal, also behind a fault."""
         head, upto = await self._store.document(HEAD, TOPIC), 0
         for document in (*documents, *([] if head is None else [head])):
             with suppress(StoreCorrupt):
@@ -322,7 +321,7 @@ class Audit:
 
 
 def _gone(kept: Seal, positions: set[int]) -> tuple[int, ...]:
-    """Where so many positions are free as entries are missing, these were theirs."""
+    """Positions of the missing entries, if exactly that many positions are free under the seal."""
     missing = kept.count - len(positions)
     if missing <= 0 or kept.upto - kept.first + 1 != kept.count:
         return ()

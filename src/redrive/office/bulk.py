@@ -50,7 +50,7 @@ Act = Callable[[list[str]], Awaitable[Amended | Done]]
 
 
 def would_do(chosen: Sequence[Chosen]) -> Done:
-    """What an act on them would do, as they are now."""
+    """Result of a dry run: what the act would do to the items as they are now."""
     skipped = tuple([Skipped(one.id, *one.refused) for one in chosen if one.refused is not None])
     return Done(Amended(tuple([one.id for one in chosen if one.refused is None]), (), skipped))
 

@@ -1,4 +1,4 @@
-"""Edits of payloads: what an operator writes, in the form that the door of the queue gives it."""
+"""Payload edits by operators, in the form in which the door of the queue shows the payload."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from redrive.stores.base import Store
 async def edit(
     store: Store, item_id: str, body: bytes, act: Act, *, revision: int | None, raw: bool, most: int
 ) -> Item:
-    """The item as it is afterwards, also if this request edited it before. `body` is what its door shows of the
-    payload; with `raw` all of it.
+    """Returns the item after the edit, also if this request edited it before. `body` replaces the part of the payload
+    that its door shows; with `raw` the whole payload.
 
-    Raises NotFound, EncryptionKeyMissing if this process lacks the key of the payload that is there, and Conflict where
-    the item cannot be edited now.
+    Raises NotFound, EncryptionKeyMissing if this process lacks the key of the present payload, and Conflict if the item
+    cannot be edited now.
     """
     if not raw:
         history = await store.get(item_id)
         check_key(store, history.item)
         payload = await payload_with(store, history.item, body)
         if payload != body and revision is None:
-            # The fields of the door are taken from what was read: another edit since then must not be lost.
+            # The door's own fields come from the payload that was read: a later edit must not be lost.
             revision = history.item.revision
         body = payload
     if len(body) > most:
@@ -35,7 +35,7 @@ async def edit(
     for skipped in amended.skipped:
         if skipped.code == "missing":
             raise NotFound(f"no item {item_id!r}")
-        raise Conflict(f"{item_id} was not edited: {skipped.reason}", hint="look at it again: redrive item show")
+        raise Conflict(f"{item_id} was not edited: {skipped.reason}", hint="check it with redrive item show")
     history = await store.get(item_id)
     if amended.already and not any((one.change, one.request_id) == ("edit", act.request_id) for one in history.deeds):
         hint = "use another request id"

@@ -1,4 +1,4 @@
-"""Encrypting a whole store anew, after a rotation of keys; and acts on an item that need the key of its payload."""
+"""Re-encryption of a whole store after a key rotation, and the check that a process has the key of an item."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from redrive.stores.base import Store
 
 
 def check_key(store: Store, item: Item) -> None:
-    """EncryptionKeyMissing if this process lacks the key of the item's payload."""
+    """Raises EncryptionKeyMissing if this process lacks the key of the item's payload."""
     if item.sealed and item.sealed not in store.info().keys:
         raise EncryptionKeyMissing(item.queue, item.sealed)
 
 
 async def reencrypt_all(store: Store, queue: str | None, by: Act, *, dry_run: bool) -> Reencrypted:
-    """All pages of it as one, with the payloads of schedules. What comes meanwhile has the current key by itself."""
+    """Re-encrypts all items and schedule payloads; returns the sums of all pages. New items have the current key."""
     rewritten = running = unreadable = 0
     keys: Counter[str] = Counter()
     cursor: str | None = None

@@ -1,4 +1,4 @@
-"""Replayed items that are to be letters again: those of a filter, or all that one replay request sent."""
+"""Selection of replayed items for a recall: those of a filter, or all items of one replay request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from redrive.stores.base import PAGE_LIMIT, Store
 
 
 class _Record(Struct):
-    """What matters here of an audit entry."""
+    """The fields of an audit entry that are used here."""
 
     change: str = ""
     changed: tuple[str, ...] = ()
 
 
 def replayed(filter: str) -> Selection:
-    """The replayed items that wait and match. If it names ids, also others: a recall says why it skips them."""
+    """The waiting replayed items that match. With ids in the filter also others: a recall names why it skips them."""
     if not filter.strip():
         hint = "for every replayed item that waits, use replays>0"
         raise ConfigError("filter must not be empty", field="filter", hint=hint)
@@ -33,9 +33,9 @@ def replayed(filter: str) -> Selection:
 
 
 async def replayed_by(store: Store, request_id: str) -> tuple[str, ...]:
-    """The items that a replay with this request id changed, by all of the audit.
+    """The items that a replay with this request id changed, from the whole audit.
 
-    Conflict for a replay in the background, which would go on.
+    Raises Conflict for a replay in the background: it would go on sending.
     """
     if await store.document(ACTIVE, request_id) or await store.document(ENDED, request_id):
         hint = f"use redrive replay undo {quote(request_id)}, or app.replays.undo"

@@ -1,4 +1,4 @@
-"""Replays in the background: start, list, pause, resume, cancel, change the rate, undo. Each act is audited."""
+"""Operator API of background replays: start, list, pause, resume, cancel, set the rate, undo. All acts are audited."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from redrive.stores.base import Store
 from redrive.stores.checks import check_replay_id
 
 REQUESTS = 100
-"""Acts on a replay whose requests it knows."""
+"""The most request ids of acts that the document of a replay keeps."""
 
 
 async def start(
@@ -54,8 +54,8 @@ async def start(
 ) -> Amended:
     """Reserve these letters for the replay with the act's request id; a worker sends them.
 
-    May be repeated, also with more letters: the replay keeps its rate, and one that is paused stays so. Conflict if it
-    was cancelled, or sends in another way.
+    May be repeated, also with more letters: the replay keeps its rate, and a paused one stays paused. Raises Conflict
+    if it was cancelled, or has other options.
     """
     replay_id = act.request_id
     check_replay_id(replay_id, "request_id")
@@ -84,7 +84,7 @@ async def _begin(store: Store, new: BackgroundReplay) -> None:
             raise _is_over(replay)
         if (replay.change, replay.by_payload) != (new.change, new.by_payload):
             hint = "repeat it as it was, or use another request id"
-            raise Conflict(f"replay {new.id} is {replay.state}, and sends in another way", hint=hint)
+            raise Conflict(f"replay {new.id} is {replay.state}, with other options", hint=hint)
         replay = replay if replay.state == "paused" else replace(replay, state="reserving")
     expect = 0 if document is None else document.version
     writes = [DocumentWrite(ACTIVE, new.id, codec.encode(replay), expect)]
@@ -93,17 +93,17 @@ async def _begin(store: Store, new: BackgroundReplay) -> None:
     try:
         await store.write_documents(writes)
     except Conflict:
-        await _begin(store, new)  # on what an operator or the leader made of it meanwhile
+        await _begin(store, new)  # with the changes of an operator or the leader
 
 
 async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amended:
-    """The count goes with every bite: without a change for a minute the start counts as cut off."""
+    """Counts each batch in the document: without a change for a minute the start counts as cut off."""
     done = await amend_in_bites(store, [bite], act)
     try:
         await _change(store, replay_id, lambda now: replace(now, total=now.total + len(done.changed)))
     except Conflict:
         mine = And((Ids(done.changed), letters_of(replay_id)))
-        # Not under the request id itself, which has changed these letters already.
+        # Under another request id: the replay's own has changed these letters already.
         await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", f"{act.request_id}{RELEASED}"))
         raise
     return done
@@ -150,7 +150,7 @@ class Replays:
         self._actor = actor
 
     async def list(self) -> tuple[BackgroundReplay, ...]:
-        """Those that are not over, then the last 100 that are; the last started first."""
+        """Active replays, then the last 100 ended ones; each latest start first."""
         active = [read(one) for one in await self._store.documents(ACTIVE)]
         ended = [read(one) for one in await self._store.documents(ENDED)]
         return (*_newest_first(active), *_newest_first(ended))
@@ -163,23 +163,23 @@ class Replays:
         return read(document)
 
     async def pause(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Send no more of its letters, at most what is on its way: one window of 200 ms."""
+        """Stop sending its letters, except for the window of 200 ms that is already on its way."""
         return await self._act("pause", id, reason, request_id, lambda now: replace(now, state="paused"))
 
     async def resume(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Go on after a pause."""
+        """Continue after a pause."""
         return await self._act("resume", id, reason, request_id, lambda now: replace(now, state="running", problem=""))
 
     async def set_rate(
         self, id: str, rate: RateText | None, *, reason: str, request_id: str | None = None
     ) -> BackgroundReplay:
-        """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
+        """Set another rate, such as "50/s", from the next window on; None for no limit."""
         meant = None if rate is None else parse_rate(rate)
         words = f"set-rate {'none' if meant is None else format_rate(meant)}"
         return await self._act(words, id, reason, request_id, lambda now: replace(now, rate=meant))
 
     async def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Send no more of its letters; what is left of them is free for other acts."""
+        """End it. The letters that were not sent are free for other acts."""
         return await self._cancel("cancel", id, Act(self._actor, check_reason(reason), request_id or new_id()))
 
     async def _cancel(self, word: str, id: str, act: Act) -> BackgroundReplay:
@@ -191,8 +191,8 @@ class Replays:
                 return replay
 
     async def undo(self, id: str, *, reason: str, request_id: str | None = None) -> Amended:
-        """Cancel it, and recall what it has sent and no worker has leased since. Of a replay with `transform` the
-        letters have ended: the new items that no worker has leased become letters, with the reason `expired`.
+        """Cancel it, and recall the items that it has sent and no worker has leased since. With `transform` the letters
+        have ended: the new items that no worker has leased become letters, with the reason `expired`.
         """
         act = Act(self._actor, check_reason(reason), request_id or new_id())
         await self._cancel("undo", id, act)
@@ -213,7 +213,7 @@ class Replays:
         return replace(done, skipped=(*done.skipped, *[Skipped(one, *LEASED_SINCE) for one in sorted(left)]))
 
     async def _cancelled(self, replay_id: str, act: Act) -> BackgroundReplay:
-        """One that was done is cancelled, too: what is recalled is not sent again by a repeated request."""
+        """Mark a replay that was done as cancelled, so that a repeated request does not send recalled letters again."""
         while True:
             document = await self._store.document(ENDED, replay_id)
             if document is None:
@@ -232,7 +232,7 @@ class Replays:
         request_id: str | None,
         change: Callable[[BackgroundReplay], BackgroundReplay],
     ) -> BackgroundReplay:
-        """Once per request: a repeated one gives the replay as it is."""
+        """Apply the change once per request; a repeated request returns the replay as it is."""
         act = Act(self._actor, check_reason(reason), request_id or new_id())
         mark, known = f"{word} {act.request_id}", await self.get(replay_id)
         if mark in known.requests:

@@ -1,4 +1,4 @@
-"""Tokens for access over HTTP: shown once, stored as a hash, each with scopes that whoever checks it understands."""
+"""Bearer tokens for HTTP access: shown once, stored as a hash, each with scopes that the calling module defines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from redrive.stores.base import Store
 
 
 class Token(Struct, frozen=True):
-    """`scopes`: what it is good for. `hash`: of the secret, which is not stored."""
+    """`scopes`: what the token permits. `hash`: that of the secret, which is not stored."""
 
     id: str
     name: str
@@ -33,7 +33,7 @@ class Token(Struct, frozen=True):
 
 
 class Tokens:
-    """Those of one `kind`, a kind of documents. `prefix`: what their texts begin with."""
+    """The tokens of one `kind` of documents. `prefix`: the beginning of their texts."""
 
     def __init__(self, store: Store, kind: str, prefix: str, *, actor: str) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Tokens:
         self._actor = actor
 
     async def create(self, name: str, scopes: tuple[str, ...], now: Instant) -> tuple[Token, str]:
-        """The token, and its text, which is shown here only."""
+        """The token, and its text, which is returned only here."""
         check_name(name, "name")
         secret = secrets.token_urlsafe(32)
         token = Token(secrets.token_hex(4), name, scopes, _hash(secret), now)
@@ -53,10 +53,10 @@ class Tokens:
         return tuple([codec.decode(each.body, Token) for each in await self._store.documents(self._kind)])
 
     async def revoke(self, id: str, now: Instant, *, reason: str) -> Token:
-        """It is refused from its next use on."""
+        """Revoke a token: it is refused from its next use on."""
         document = await self._store.document(self._kind, id)
         if document is None:
-            raise NotFound(f"no token {shown(id)}", hint="list them: the id is what comes after the first _")
+            raise NotFound(f"no token {shown(id)}", hint="list the tokens: the id is the part after the first _")
         token = codec.decode(document.body, Token)
         if token.revoked_at is None:
             token = replace(token, revoked_at=now)

@@ -1,8 +1,8 @@
-"""Packing, encrypting and opening bodies beside the transactions: in a thread, and only where there is something to do.
+"""Compression and encryption of bodies, outside the transactions of a store, in a thread and only where needed.
 
-Which queues are encrypted is known to the store: a write that brings a body in clear for one of them is refused there
-(EncryptionKeyMissing) before anything is stored. Then it is repeated with the body encrypted, and the queue remembered:
-so a queue that is not encrypted costs nothing, and one that is a refused write now and then.
+The store knows which queues are encrypted: it refuses a write with a plaintext body for one of them
+(EncryptionKeyMissing) before anything is stored. The write is then repeated with the body encrypted, and the queue is
+cached: a queue that is not encrypted costs nothing, and an encrypted one a refused write now and then.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 Judged = tuple[Item, StoreError | None]
-"""An item, and why its payload must not be used."""
+"""An item, and the error for which its payload must not be used."""
 
 
 class Usable(NamedTuple):
-    """Of leased items. `items`: whose payload can be read. `ends`: how the leases of others end. `locked`: a queue of
-    which items are given back because this process does not have their keys.
+    """Leased items by usability. `items`: those with a readable payload. `ends`: settlements of the others. `locked`: a
+    queue whose items are released because this process does not have their keys.
     """
 
     items: tuple[Item, ...]
@@ -54,9 +54,9 @@ class Usable(NamedTuple):
 
 
 KNOWN_FOR = 60.0
-"""Seconds after which a queue that another process may have changed is asked about again, by a write in clear."""
+"""Seconds for which a queue is cached as encrypted; after that a plaintext write finds out again."""
 MISSING_FOR = 300.0
-"""Seconds for which a key counts as missing after an item with it was met; such an item comes again within a minute."""
+"""Seconds for which a key counts as missing after a lease of an item with it; such an item returns within a minute."""
 
 _log = logging.getLogger("redrive.stores")
 
@@ -65,9 +65,9 @@ _way: ContextVar[Way] = ContextVar("redrive_way_of_reading", default="whole")
 
 
 async def as_stored(reading: Awaitable[T], way: Way = "sealed") -> T:
-    """What `reading` finds, with encrypted payloads left as they are, also those that could be decrypted.
+    """The result of `reading` with encrypted payloads left encrypted, also those that could be decrypted.
 
-    `raw`: as the store keeps all of them, for the store itself.
+    `raw`: all bodies as the store keeps them, for the store itself.
     """
     token = _way.set(way)
     try:
@@ -81,7 +81,7 @@ class Editable(Documents, Protocol):
 
 
 class Bodies:
-    """Of one store. `above`: how large a body is packed; `keyring`: None in a process without encryption keys."""
+    """The codec of one store. `above`: larger bodies are compressed; `keyring`: None without encryption keys."""
 
     def __init__(self, above: int, keyring: Keyring | None = None) -> None:
         self.above = above
@@ -103,7 +103,7 @@ class Bodies:
 
     def _note_missing(self, queue: str, key: str) -> None:
         if key not in self._missing:
-            _log.warning("items of %s wait for a process with encryption key %r, which this one lacks", queue, key)
+            _log.warning("items of %s need encryption key %r, which this process does not have", queue, key)
         self._missing[key] = (queue, monotonic() + MISSING_FOR)
 
     # --- which queues are encrypted ---
@@ -120,7 +120,7 @@ class Bodies:
         return settings
 
     def _encrypts(self, queue: str) -> bool:
-        """Without a queue: whether there is any."""
+        """Whether this queue is encrypted; for "" whether any is."""
         if not queue:
             return bool(self._encrypted)
         until = self._encrypted.get(queue)
@@ -130,14 +130,14 @@ class Bodies:
         return False
 
     async def record_key(self, store: Documents) -> None:
-        """Once, before the first body is encrypted: ConfigError if the store knows another key under this id."""
+        """Record the key once, before it first encrypts. Raises ConfigError if the store has another one by its id."""
         ring = self.keyring
         if ring is not None and self._recorded is not ring:
             await record_key(store, ring)
             self._recorded = ring
 
     async def write(self, store: Documents, pack: Callable[[], Awaitable[P]], write: Callable[[P], Awaitable[T]]) -> T:
-        """Packs and writes, and again where a body was refused in clear."""
+        """Packs and writes, and repeats both if the store refused a plaintext body."""
         while True:
             if self._encrypted:
                 await self.record_key(store)
@@ -163,7 +163,7 @@ class Bodies:
     async def edit(
         self, store: Editable, selection: Selection, change: Change, write: Callable[[Change], Awaitable[T]]
     ) -> T:
-        """Any change; the payload of an edit is packed, and encrypted where the store refuses it in clear."""
+        """Write any change; the payload of an edit is packed, and encrypted if the store refuses it in plaintext."""
         if not isinstance(change, Edit):
             return await write(change)
         await self._check_editable(store, selection)
@@ -177,15 +177,15 @@ class Bodies:
                 raise
         ids = select.ids_of(selection) or ()
         if len(ids) != 1:
-            # It is encrypted for one item, and good for no other.
+            # The ciphertext is bound to one item.
             raise ConfigError(
-                "an edit in an encrypted queue is of one item", field="selection", hint="name it by its id"
+                "an edit in an encrypted queue needs exactly one item", field="selection", hint="name it by its id"
             )
         await self.record_key(store)
         return await write(replace(change, payload=self.keyring.seal(body, ids[0], "payload")))
 
     async def _check_editable(self, store: Editable, selection: Selection) -> None:
-        """EncryptionKeyMissing for payloads that this process could not show to the editor."""
+        """Raises EncryptionKeyMissing for payloads that this process cannot decrypt."""
         cursor: str | None = None
         while True:
             page = await as_stored(store.find(selection, cursor=cursor))
@@ -237,7 +237,7 @@ class Bodies:
             return self._packed(part.payload, item.queue, item.id, "payload")
 
         attempts = history.attempts
-        if self._encrypts(item.queue):  # output is not encrypted, and could have a secret of the payload
+        if self._encrypts(item.queue):  # output is not encrypted, and could contain a secret of the payload
             attempts = tuple([replace(one, output=b"") for one in attempts])
         revisions = tuple([replace(one, payload=body(one)) for one in history.revisions])
         return replace(history, item=replace(item, payload=body(item)), attempts=attempts, revisions=revisions)
@@ -251,8 +251,8 @@ class Bodies:
     # --- out of the store ---
 
     async def usable(self, judged: Sequence[Judged], now: Instant = 0, *, lapsed: bool = False) -> Usable:
-        """Of what was leased, or of leases that had `lapsed`: who takes these over needs no payload, so one whose key
-        this process does not have is given with its flaw, to be ended as any other.
+        """Sort leased items by usability. Leases that had `lapsed` are ended without the payload, so an item whose key
+        this process does not have is returned with its flaw.
         """
         items = [item for item, wrong in judged if wrong is None]
         if packing.any_packed(items):
@@ -287,7 +287,7 @@ class Bodies:
             return item, error
 
     async def whole(self, items: tuple[Item, ...]) -> tuple[Item, ...]:
-        """For those who look: opened, or with its flaw."""
+        """Items for display: each with its opened payload, or with its flaw."""
         if not packing.any_packed(items) and not packing.any_packed_result(items):
             return items
         way = _way.get()
@@ -324,7 +324,7 @@ class Bodies:
         wrong: StoreError | None = None
         payload, result = item.payload, item.result
         try:
-            # A result that cannot be read must not be taken for one; `wait` tells by the flaw that there was one.
+            # An unreadable result must not be returned as one; by the flaw `wait` knows that there was a result.
             result = None if result is None else self.opened(result, item.id, "result")
         except StoreError as error:
             result, wrong = None, error
@@ -349,7 +349,7 @@ class Bodies:
         return packing.unpack(body)
 
     async def check_filter(self, selection: Selection, tally: Callable[[], Awaitable[Tally]]) -> None:
-        """BadFilter for one that looks into payloads of an encrypted queue."""
+        """Raises BadFilter for a filter that reads payloads of an encrypted queue."""
         if not select.reads_payload(selection):
             return
         for row in (await tally()).queues:
@@ -376,7 +376,7 @@ def flawed_revision(revision: Revision, wrong: StoreError) -> Revision:
 
 
 def _key_of(body: bytes) -> str:
-    """Of what is encrypted and has a header; else ""."""
+    """The key id of an encrypted body with a readable header; else ""."""
     try:
         return key_id_of(body) if is_sealed(body) else ""
     except StoreError:
@@ -384,7 +384,7 @@ def _key_of(body: bytes) -> str:
 
 
 def _left_of(body: object) -> bytes:
-    """Damage can make a text or a number of it."""
+    """A damaged body as bytes; in a damaged store it may be a text or a number."""
     if isinstance(body, bytes):
         return bytes(body)
     return b"" if body is None else str(body).encode(errors="surrogateescape")

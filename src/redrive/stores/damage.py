@@ -1,6 +1,6 @@
-"""What becomes of a leased item whose payload cannot be read: a letter, through the same decision as all others.
+"""Settlements of leased items whose payload cannot be read: they become letters, by the same `decide` as all others.
 
-One that is encrypted with a key that this process does not have is made ready again for processes that have it.
+An item encrypted with a key that this process does not have is released for processes that have it.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from redrive.core.verbs import Settlement
 from redrive.errors import DecryptionFailed, StoreError, StoreTooNew
 
 MISSING_KEY = "its worker does not have encryption key"
-"""The beginning of the note of a delivery that was given back for want of a key."""
+"""Beginning of the note of a delivery that was released for lack of a key."""
 PAUSES = exponential("5s", factor=2, cap="1m")
-"""By the number of times that an item was given back: until a worker that lacks its key may lease it again."""
+"""Delay before the next lease of an item that was released for lack of a key, by the number of its releases."""
 
 _log = logging.getLogger("redrive.stores")
 
 
 def laid_aside(item: Item, wrong: StoreError, now: Instant) -> Settlement:
-    """It must neither run nor block its queue. Whoever leased it settles it so, and gives it to nobody."""
+    """The settlement that makes a damaged item a letter: it must neither run nor block its queue."""
     reason = _reason(wrong)
     kind = f"redrive.errors.{type(wrong).__name__}"
     text = str(wrong)
     failure = Failure(kind, text, reason, f"builtin:{reason}", fingerprint(kind, text, ()), action="dead")
     decision = decide(item, Dead(failure, reason), Policy(), roll=0, age=0)
     attempt = Attempt(item.deliveries, item.attempt, item.worker or "", now, 0, Ending.DEAD, failure)
-    _log.error("item %s of %s is a letter (%s), and was not run: %s", item.id, item.queue, reason, text)
+    _log.error("item %s of %s was not run and is a dead letter (%s): %s", item.id, item.queue, reason, text)
     return Settlement(item.id, item.deliveries, decision, attempt)
 
 
 def given_back(item: Item, key: str, now: Instant, *, pause: bool) -> Settlement:
-    """No handler had it: it costs no attempt. `pause`: its worker goes on, and must not lease it again at once."""
+    """The settlement that releases an item without charging an attempt. `pause`: with a delay, since its worker goes on
+    and must not lease it again at once.
+    """
     note, number = f"{MISSING_KEY} {key!r}", item.deliveries - item.attempt - item.crashes + 1
     after = PAUSES.delay(number, 0.5) if pause else None
     decision = decide(item, Release(note, after or 0), Policy(), roll=0, age=0)

@@ -1,6 +1,6 @@
-"""Check values of encryption keys: by the id of a key, a document that only this key decrypts.
+"""Check values of encryption keys: for each key id a document that only this key decrypts.
 
-Written before a key first encrypts anything, so that other bytes under the same id are noticed before they do harm.
+It is written before a key first encrypts anything, so that a different key under the same id is refused at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Documents(Protocol):
 
 
 async def check_keys(store: Documents, ring: Keyring | None) -> frozenset[str]:
-    """Which ids have a check value. Raises ConfigError for a key that is not the one that was used under its id."""
+    """The ids with a check value. Raises ConfigError for a key that differs from the one that was used by its id."""
     if ring is None:
         return frozenset()
     known = {document.key: document.body for document in await store.documents(KIND)}
@@ -39,13 +39,13 @@ async def check_keys(store: Documents, ring: Keyring | None) -> frozenset[str]:
 
 
 async def record_key(store: Documents, ring: Keyring) -> None:
-    """Before the current key encrypts anything. Raises ConfigError as `check_keys` does."""
+    """Write the check value of the current key before it encrypts anything. Raises ConfigError as `check_keys` does."""
     while ring.current not in await check_keys(store, ring):
         made = bytes(ring.seal(_KNOWN, ring.current, "check"))
         try:
             await store.write_documents([DocumentWrite(KIND, ring.current, made, 0)])
         except Conflict:
-            continue  # another process was first: perhaps with another key
+            continue  # another process was first, perhaps with a different key
         return
 
 

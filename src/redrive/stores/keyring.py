@@ -1,9 +1,9 @@
-"""Encryption of bodies: AES-256-GCM under keys with ids.
+"""Keyring: AES-256-GCM encryption of bodies under keys with ids.
 
 An encrypted body is a header (packing.sealed_header), a random nonce of 12 bytes, and the ciphertext with its tag. The
-header, the id of the item and what the body is to it (payload or result) are authenticated with it, so that an
-encrypted body is good for nothing in another place; likewise the name of a schedule with its payload. With random
-nonces, one key is good for 2**32 bodies.
+header, the id of the item and the purpose of the body (payload or result) are additional authenticated data, so that an
+encrypted body does not decrypt in another place; for a schedule it is the schedule's name. With random nonces one key
+is safe for 2**32 bodies.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ class Keyring:
 
     @classmethod
     def parse(cls, text: str, *, field: str = "encryption_keys") -> Keyring:
-        """From `id:base64`, the current one first, with commas or line ends between."""
+        """From `id:base64` pairs, the current key first, separated by commas or line breaks."""
         keys: dict[str, str] = {}
         for part in filter(None, (part.strip() for part in re.split(r"[,\n]", text))):
             key_id, colon, key = [text.strip() for text in part.partition(":")]
             if not colon:
-                # It may be a key without an id, and is not shown.
+                # The text may be a key without an id, and is not shown.
                 raise ConfigError("a key has no id", field=field, hint="write id:base64 with commas between")
             if key_id in keys:
-                raise ConfigError(f"key {key_id!r} is there twice", field=field, hint="give each an id of its own")
+                raise ConfigError(f"key {key_id!r} is there twice", field=field, hint="give each key its own id")
             keys[key_id] = key
         return cls(keys, current=next(iter(keys), ""), field=field)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The current one first."""
+        """Ids of all keys, the current one first."""
         return (self.current, *[key_id for key_id in self._ciphers if key_id != self.current])
 
     def __repr__(self) -> str:
         return f"Keyring({', '.join(self.ids)}; current={self.current!r})"
 
     def seal(self, body: bytes, item_id: str, purpose: Purpose) -> Packed:
-        """Encrypted with the current key."""
+        """Encrypt a body with the current key."""
         header = sealed_header(body.packing if isinstance(body, Packed) else 0, self.current)
         nonce = self._nonce()
         kept = self._ciphers[self.current].encrypt(nonce, bytes(body), self._bound_to(header, item_id, purpose))
         return Packed(header + nonce + kept, SEALED)
 
     def open(self, body: Packed, item_id: str, purpose: Purpose) -> bytes:
-        """What was encrypted, still packed if it was. Raises DecryptionFailed."""
+        """Decrypt a body; a packed one stays packed. Raises DecryptionFailed."""
         packing, key_id, end = read_header(body)
         if key_id not in self._ciphers:
             raise key_missing(key_id)
@@ -91,18 +91,18 @@ class Keyring:
         return Packed(whole, packing) if packing else whole
 
     def seal_text(self, text: str, name: str) -> bytes:
-        """A secret that a document holds, encrypted with the current key for what has this name."""
+        """Encrypt a secret of a document with the current key, bound to this name."""
         return bytes(self.seal(text.encode(), name, "secret"))
 
     def open_text(self, sealed: bytes, name: str) -> str:
-        """What `seal_text` was given. Raises DecryptionFailed."""
+        """Decrypt the output of `seal_text`. Raises DecryptionFailed."""
         return self.open(Packed(sealed, SEALED), name, "secret").decode()
 
     def _nonce(self) -> bytes:
         return os.urandom(NONCE_SIZE)
 
     def _bound_to(self, header: bytes, item_id: str, purpose: Purpose) -> bytes:
-        """What is authenticated with a body. The header knows its own length, and a purpose has no NUL."""
+        """The additional authenticated data of a body. The header contains its length, and a purpose has no NUL."""
         return b"\0".join((purpose.encode(), header + item_id.encode(errors="surrogatepass")))
 
 
@@ -117,8 +117,8 @@ def key_missing(key_id: str) -> DecryptionFailed:
 def _checked_id(key_id: object, field: str) -> str:
     if not isinstance(key_id, str) or not _ID.fullmatch(key_id):
         hint = "use 1 to 64 of A-Z a-z 0-9 . _ -"
-        # What is no id may be a key in its place.
-        raise ConfigError("the id of a key cannot be used", field=field, hint=hint)
+        # An invalid id may be a key in the wrong place, and is not shown.
+        raise ConfigError("the id of a key is invalid", field=field, hint=hint)
     return key_id
 
 
@@ -146,7 +146,7 @@ def _cipher(field: str) -> Any:
 
 def check_keyring(value: object) -> Keyring:
     if not isinstance(value, Keyring):
-        # It may be a key, and is not shown.
+        # The value may be a key, and is not shown.
         hint = "use Keyring({'k1': key}, current='k1')"
         raise ConfigError(f"a {type(value).__name__} is not a Keyring", field="encryption", hint=hint)
     return value

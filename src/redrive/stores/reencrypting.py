@@ -1,4 +1,4 @@
-"""`reencrypt`, the same on every engine: read as it is kept, decide, and replace what is still there."""
+"""`reencrypt` for every engine: reads stored bodies, encrypts them with the current key, replaces unchanged ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redrive.stores.packing import Packed, is_sealed, key_id_of
 
 
 class Rewrite(NamedTuple):
-    """A body that replaces another, if that is still there. `revision`: that of a payload before an edit."""
+    """A body that replaces `old` if that is unchanged. `revision`: the number of an earlier payload, before an edit."""
 
     id: str
     purpose: Purpose
@@ -42,11 +42,11 @@ class Rewritable(Documents, Protocol):
     async def tally(self) -> Tally: ...
 
     async def rewrite_bodies(self, rewrites: Sequence[Rewrite], by: Act | None) -> int:
-        """In one write, those of them whose old body is still there, with the audit entry; how many they were."""
+        """Replace, in one write with the audit entry, the bodies that are unchanged. Returns how many they were."""
 
 
-class _Look:
-    """At one page of items."""
+class _PageScan:
+    """Counts and rewrites of one page of items."""
 
     def __init__(self, bodies: Bodies, encrypted: frozenset[str]) -> None:
         self._bodies = bodies
@@ -55,7 +55,7 @@ class _Look:
         self.rewrites: list[Rewrite] = []
         self.running = self.unreadable = 0
 
-    def at(self, histories: Sequence[History], ring: Keyring | None) -> None:
+    def add(self, histories: Sequence[History], ring: Keyring | None) -> None:
         for history in histories:
             item = history.item
             for body, purpose, revision in _bodies_of(history):
@@ -70,7 +70,7 @@ class _Look:
             self.running += 1
             return
         try:
-            # Inside, it stays packed as it is.
+            # A compressed body stays compressed.
             inside = ring.open(body, item.id, purpose) if isinstance(body, Packed) and is_sealed(body) else body
         except StoreError:
             self.unreadable += 1
@@ -79,7 +79,7 @@ class _Look:
 
 
 def _bodies_of(history: History) -> Iterator[tuple[bytes, Purpose, int | None]]:
-    """But for those that are damaged."""
+    """The bodies of an item with purpose and revision, without damaged ones."""
     item = history.item
     if not item.flaw:
         yield item.payload, "payload", None
@@ -91,12 +91,12 @@ def _bodies_of(history: History) -> Iterator[tuple[bytes, Purpose, int | None]]:
 
 
 def record_of(ids: Iterable[str]) -> AuditRecord:
-    """Of the items of these bodies."""
+    """The audit record of a rewrite, with the ids of the items."""
     return AuditRecord("reencrypt", Ids(()), tuple(dict.fromkeys(ids)))
 
 
 async def _histories(store: Rewritable, items: Sequence[Item]) -> list[History]:
-    """Of those that were edited, with their earlier payloads."""
+    """Histories of the items; an edited one is read with its earlier payloads."""
     found: list[History] = []
     for item in items:
         with suppress(NotFound):
@@ -125,13 +125,13 @@ async def reencrypt(
     encrypted = frozenset([row.queue for row in (await store.tally()).queues if row.settings.encrypt])
     selection = EVERYTHING if queue is None else Match("queue", "=", queue)
     page = await as_stored(store.find(selection, limit, cursor, oldest=True), "raw")
-    look = _Look(bodies, encrypted)
+    scan = _PageScan(bodies, encrypted)
     histories = await _histories(store, page.items)
-    await aside(lambda: look.at(histories, ring))
-    done = await store.rewrite_bodies(look.rewrites, by) if look.rewrites else 0
-    if ring is not None and done == len(look.rewrites):
-        for one in look.rewrites:
-            look.keys[key_id_of(one.old) if is_sealed(one.old) else ""] -= 1
-            look.keys[ring.current] += 1
-    keys = tuple([KeyTally(key, count) for key, count in sorted(look.keys.items()) if count])
-    return Reencrypted(done, look.running, look.unreadable, keys, page.next)
+    await aside(lambda: scan.add(histories, ring))
+    done = await store.rewrite_bodies(scan.rewrites, by) if scan.rewrites else 0
+    if ring is not None and done == len(scan.rewrites):
+        for one in scan.rewrites:
+            scan.keys[key_id_of(one.old) if is_sealed(one.old) else ""] -= 1
+            scan.keys[ring.current] += 1
+    keys = tuple([KeyTally(key, count) for key, count in sorted(scan.keys.items()) if count])
+    return Reencrypted(done, scan.running, scan.unreadable, keys, page.next)

@@ -282,7 +282,7 @@ async def test_a_command_gets_json_and_tells_by_its_exit_code(tmp_path: Path) ->
     argv = [sys.executable, "-c", SCRIPT, str(got)]
     assert await send(command(argv), BOTH) == "exit 0"
     assert json.loads(got.read_text()) == BOTH.as_object()
-    with pytest.raises(NotificationFailed, match=r"ended with 1: no paper"):
+    with pytest.raises(NotificationFailed, match=r"exited with 1: no paper"):
         await send(command([*argv, "x"]), BOTH)
     with pytest.raises(NotificationFailed, match="command failed: FileNotFoundError"):
         await send(command(["/no/such/program"]), BOTH)

@@ -440,10 +440,10 @@ async def test_alerts_of_a_rule_that_no_process_has_any_more_are_over(lab: Lab) 
     [
         (lambda a: a.channel("a b", slack("https://x.example")), "channel", "is not a name"),
         (lambda a: a.channel("x" * 120, slack("https://x.example")), "queue", "is not a queue name"),
-        (lambda a: a.channel("ops", slack("https://y.example")), "channel", "declared otherwise already"),
+        (lambda a: a.channel("ops", slack("https://y.example")), "channel", "already declared with other options"),
         (lambda a: a.channel("x", slack("ftp://x")), "url", "not an http or https URL"),
         (lambda a: a.channel("x", slack("https://u:p@x.example/")), "url", "contains a user or a password"),
-        (lambda a: a.channel("x", pagerduty("a b")), "routing_key", "has blanks"),
+        (lambda a: a.channel("x", pagerduty("a b")), "routing_key", "contain blanks"),
         (lambda a: a.channel("x", slack("https://x.example"), quiet="22-7"), "quiet", "as in 22:00-07:00"),
         (lambda a: a.channel("x", slack("https://x.example"), timezone="Mars/X"), "timezone", "not a time zone"),
         (lambda a: a.channel("x", slack("https://x.example"), digest="-1m"), "digest", "sign"),
@@ -455,7 +455,7 @@ async def test_alerts_of_a_rule_that_no_process_has_any_more_are_over(lab: Lab) 
         (lambda a: a.rule("r", letters(1), to="ops", queues="a b"), "queues", "is not a queue name"),
         (lambda a: a.rule("r", letters(1), to="ops", severity="loud"), "severity", "use one of info, warning"),
         (lambda a: a.rule("r", letters(1), to="ops", repeat=0), "repeat", "greater than 0"),
-        (lambda a: a.rule("rule", letters(9), to="ops"), "rule", "declared otherwise already"),
+        (lambda a: a.rule("rule", letters(9), to="ops"), "rule", "already declared with other options"),
         (lambda a: a.every(0), "interval", "greater than 0"),
     ],
 )
@@ -472,7 +472,9 @@ async def test_a_rule_to_a_channel_that_is_not_there_is_refused_when_the_app_ope
     app = Redrive("memory:", log=False)
     app.alerts.channel("ops", slack("https://x.example"))
     app.alerts.rule("rule", letters(1), to=["ops", "opps"])
-    with pytest.raises(ConfigError, match=r"rule 'rule' sends to 'opps', which is no channel \(did you mean 'ops'\?\)"):
+    with pytest.raises(
+        ConfigError, match=r"rule 'rule' sends to 'opps', which is not a channel \(did you mean 'ops'\?\)"
+    ):
         await app.open()
 
 

@@ -1,4 +1,4 @@
-"""`redrive db keys | reencrypt`: which encryption keys are still needed."""
+"""`redrive db keys | reencrypt`: counts of bodies by encryption key, and re-encryption with the current key."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Examples:
   redrive db keys
   redrive db keys --json | jq '.keys'
 
-A key that is not in the list can be dropped. `-` stands for bodies in clear of queues that are encrypted: they were
-stored before. Reads every item; needs no keys. In a pipe: KEY and BODIES, separated by tabs.
+A key that is not in the list can be dropped. `-` counts plaintext bodies of encrypted queues: they were stored before
+the queue was encrypted. Reads every item; needs no keys. In a pipe: KEY and BODIES, separated by tabs.
 """
-ABOUT_REENCRYPT = """Encrypt payloads and results anew with the current key.
+ABOUT_REENCRYPT = """Re-encrypt payloads and results with the current key.
 
 \b
 Examples:
   redrive db reencrypt
   redrive db reencrypt --queue payments
 
-For those with another key, and those in clear of queues that are encrypted. Work goes on meanwhile; items that run just
-now are left: repeat it when they have ended. Prints what `db keys` prints, as it is afterwards.
+It rewrites bodies with another key, and plaintext bodies of encrypted queues. Work goes on meanwhile; running items are
+left: repeat the command when they have ended. Prints the counts of `db keys` afterwards.
 """
 
-_queue = click.option("--queue", metavar="NAME", help="Of this queue only.")
+_queue = click.option("--queue", metavar="NAME", help="Only this queue.")
 
 
 @click.command("keys", help=ABOUT_KEYS, context_settings=HELP_NAMES)
@@ -51,9 +51,9 @@ def keys(*, queue: str | None, as_json: bool, store: str) -> None:
 def reencrypt(*, queue: str | None, as_json: bool, store: str) -> None:
     found = visit(store, lambda app: app.reencrypt(queue), acts=True)
     _show(found, as_json=as_json)
-    running = f"; {found.running:,} belong to running items and were left" if found.running else ""
+    running = f"; {found.running:,} of running items were left" if found.running else ""
     unreadable = f"; {found.unreadable:,} do not decrypt and were left" if found.unreadable else ""
-    say(f"encrypted {found.rewritten:,} anew{running}{unreadable}")
+    say(f"re-encrypted {found.rewritten:,}{running}{unreadable}")
 
 
 def _show(found: Reencrypted, *, as_json: bool) -> None:

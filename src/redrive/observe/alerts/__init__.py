@@ -1,4 +1,4 @@
-"""Alerts: rules over the store, judged by one elected worker, told through channels by an outbox queue for each.
+"""Alerts: rules over the store, evaluated by one elected worker; each channel has an outbox queue for its messages.
 
 from redrive.observe.alerts import oldest_letter, slack
 

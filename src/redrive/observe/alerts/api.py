@@ -1,4 +1,4 @@
-"""The alerts of an app: declare channels and rules, see what fires, silence it, send a test."""
+"""`app.alerts`, the operator API of alerts: channels, rules, firing alerts, silences, test messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from redrive.stores.clock import Clock
 
 
 class Firing(Struct, frozen=True):
-    """One subject of a rule (a queue, a cause, …) for which it fires since then, or will if it goes on (`pending`)."""
+    """An alert: one subject of a rule (a queue, a cause, …). `pending`: its condition has not held for long enough."""
 
     subject: str
     text: str
@@ -54,7 +54,7 @@ class Firing(Struct, frozen=True):
 
 
 class RuleView(RuleNote, frozen=True):
-    """A rule and how it stands. `unknown`: no worker judges it. `silenced_until`: of all its queues."""
+    """A rule and its state. `unknown`: no worker evaluates it. `silenced_until`: for all its queues."""
 
     state: Literal["ok", "pending", "firing", "silenced", "unknown"]
     since: Instant | None = None
@@ -64,7 +64,7 @@ class RuleView(RuleNote, frozen=True):
 
 
 class Parts(Protocol):
-    """What alerts need of an app."""
+    """The parts of an app that alerts use."""
 
     alerts: AlertBook
     store: Store
@@ -90,10 +90,10 @@ class Alerts:
         timezone: str | tzinfo | None = None,
         digest: Duration = 0,
     ) -> str:
-        """Declare where alerts go: `app.alerts.channel("ops", slack("https://…"))`.
+        """Declare a channel, the destination of alerts: `app.alerts.channel("ops", slack("https://…"))`.
 
-        `quiet`: hours such as "22:00-07:00", in a time zone (UTC if none is given), in which only critical alerts go
-        out; the others go as one message at their end. `digest`: alerts of so much time go as one message.
+        `quiet`: hours such as "22:00-07:00", in a time zone (UTC if none is given), in which only critical alerts are
+        sent; the others follow as one message at their end. `digest`: alerts of this period are one message.
         """
         from redrive.observe.alerts.options import channel_of
 
@@ -113,11 +113,11 @@ class Alerts:
         severity: str | None = None,
         repeat: Duration | None = "4h",
     ) -> str:
-        """Declare when to alert whom: `app.alerts.rule("old-letters", oldest_letter("1h"), to="ops")`.
+        """Declare a condition and its channels: `app.alerts.rule("old-letters", oldest_letter("1h"), to="ops")`.
 
-        `queues`: names of queues and families, all unless given; outbox queues never cause alerts. `members`: of a
-        family, each member by itself. `for_`: how long the condition must hold. `severity`: info, warning, error or
-        critical. `repeat`: how often to tell it again while it fires; None for once.
+        `queues`: names of queues and families, default all; outbox queues never cause alerts. `members`: each member
+        of a family is a subject. `for_`: how long the condition must hold. `severity`: info, warning, error or
+        critical. `repeat`: interval of notifications while the alert fires; None for one notification.
         """
         from redrive.observe.alerts.options import rule_of
 
@@ -126,11 +126,11 @@ class Alerts:
         return name
 
     def every(self, interval: Duration) -> None:
-        """How often one of the workers judges the rules: 15 seconds, unless it is set here."""
+        """Set the interval at which the elected worker evaluates the rules; the default is 15 seconds."""
         self._parts.alerts.every = positive(interval, field="interval")
 
     async def evaluate(self) -> None:
-        """Judge the rules now, in this process, besides the rounds of the workers. Their workers deliver."""
+        """Evaluate the rules now, in this process, besides the rounds of the workers, which deliver the messages."""
         from redrive.observe.alerts.leader import AlertLeader
 
         parts = self._parts
@@ -139,18 +139,18 @@ class Alerts:
         await AlertLeader(parts.alerts, parts.store, "", events=parts.events, clock=parts.clock).round()
 
     async def test(self, channel: str) -> str:
-        """Send a test message now, and give what the channel answered. Raises NotFound, and NotificationFailed."""
+        """Send a test message now and return the channel's answer. Raises NotFound and NotificationFailed."""
         from redrive.observe.alerts.channels import ALONE, send
 
         chosen, now = self._parts.alerts.channel(channel), self._parts.clock.now()
         text = f"a test of the channel {channel}; nothing is wrong"
         notices = [Notice("firing", f"test-{new_id()}", "test", channel, "info", text, (), now, now)]
         if chosen.kind in ALONE:
-            notices.append(notices[0].over(now))  # nothing stays open there
+            notices.append(notices[0].over(now))  # closes the incident of the test
         return await send(chosen, Message(new_id(), now, tuple(notices)))
 
     async def list(self) -> tuple[RuleView, ...]:
-        """The rules of all apps on this store, by name, and how they stand."""
+        """The rules of all apps on this store, sorted by name, with their states."""
         documents, now = await self._read()
         sets = [codec.decode(each.body, RuleSet) for each in documents if each.key.startswith(RULES)]
         states = [codec.decode(each.body, State) for each in documents if each.key.startswith(STATE)]
@@ -163,8 +163,8 @@ class Alerts:
         return tuple(sorted(views, key=lambda view: view.name))
 
     async def silence(self, rule: str, duration: Duration, *, reason: str, queue: str | None = None) -> Silence:
-        """Tell nothing of a rule (`*`: of any) for so long; of one queue or family, or of all. What still fires then is
-        told. An alert that was told before and is over meanwhile is told to be over. Raises NotFound.
+        """Send no notices of a rule (`*`: any rule) for this long, for one queue or family or for all. Alerts that
+        still fire afterwards are sent then. The end of an alert that was sent before is sent. Raises NotFound.
         """
         why, length = check_reason(reason), positive(duration, field="duration")
         of = "" if queue is None else check_queue_name(queue)
@@ -180,12 +180,12 @@ class Alerts:
         return made
 
     async def silences(self) -> tuple[Silence, ...]:
-        """Those in force, the first to end first."""
+        """Active silences, the first to end first."""
         documents, now = await self._read()
         return tuple(sorted([each for each in _silences(documents) if each.until > now], key=lambda each: each.until))
 
     async def unsilence(self, id: str, *, reason: str) -> Silence:
-        """End a silence before its time. By its id, or a prefix that fits one. Raises NotFound."""
+        """End a silence early, by its id or an unambiguous prefix. Raises NotFound."""
         why = check_reason(reason)
         fitting = [each for each in await self.silences() if id and each.id.startswith(id)]
         if len(fitting) != 1:

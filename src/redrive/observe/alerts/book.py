@@ -1,4 +1,4 @@
-"""The alerts of one app: its channels and rules, declared in code or in settings, and the delivery of its messages."""
+"""Registry of the channels and rules of one app, from code and settings, and the outbox handler of its messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from redrive.observe.alerts.model import Channel, Message, Rule
 
 EVERY: Millis = 15_000
 LONGEST_WAIT: Millis = 3_600_000
-"""That a channel may ask for before the next attempt."""
+"""The longest Retry-After of a channel that is obeyed."""
 
 
 class AlertBook:
-    """`outbox` registers the target of a channel. `every`: how often rules are judged."""
+    """`outbox` registers the target of a channel. `every`: the interval at which rules are evaluated."""
 
     def __init__(self, outbox: Callable[..., object]) -> None:
         self._outbox = outbox
@@ -30,14 +30,14 @@ class AlertBook:
 
     @property
     def key(self) -> str:
-        """Processes with the same rules elect one that judges them."""
+        """Election key: processes with the same names of rules elect one that evaluates them."""
         return hashed_id("\n".join(sorted(self.rules)).encode())
 
     def add_channel(self, name: str, channel: Channel) -> None:
         queue_of(name)
         if self.channels.get(name, channel) != channel:
             hint = "declare it once, or use another name"
-            raise ConfigError(f"{name!r} is declared otherwise already", field="channel", hint=hint)
+            raise ConfigError(f"{name!r} is already declared with other options", field="channel", hint=hint)
         if name not in self.channels:
             self.channels[name] = channel
             self._outbox(target_of(name), partial(deliver, channel), order="skip")
@@ -45,11 +45,11 @@ class AlertBook:
     def add_rule(self, rule: Rule) -> None:
         if self.rules.get(rule.name, rule) != rule:
             hint = "declare it once, or use another name"
-            raise ConfigError(f"{rule.name!r} is declared otherwise already", field="rule", hint=hint)
+            raise ConfigError(f"{rule.name!r} is already declared with other options", field="rule", hint=hint)
         self.rules[rule.name] = rule
 
     def load(self, channels: Mapping[str, Channel], rules: Mapping[str, Rule], every: Millis) -> None:
-        """Those of settings."""
+        """Add the channels and rules of the settings."""
         for name, channel in channels.items():
             self.add_channel(name, channel)
         for rule in rules.values():
@@ -65,24 +65,24 @@ class AlertBook:
         return self.channels[name]
 
     def check(self) -> None:
-        """Raises ConfigError for rules that send to channels which nobody declared."""
+        """Raises ConfigError for a rule that sends to an undeclared channel."""
         for rule in self.rules.values():
             for name in rule.to:
                 if name not in self.channels:
                     fix = near(name, self.channels, f"declare it: app.alerts.channel({name!r}, …)")
                     raise ConfigError(
-                        f"rule {rule.name!r} sends to {name!r}, which is no channel", field="to", hint=fix
+                        f"rule {rule.name!r} sends to {name!r}, which is not a channel", field="to", hint=fix
                     )
 
 
 def near(name: str, known: Iterable[str], otherwise: str) -> str:
-    """A hint for a name that is not known."""
+    """A hint for an unknown name."""
     found = get_close_matches(name, known, n=1)
     return f"did you mean {found[0]!r}?" if found else otherwise
 
 
 def target_of(channel: str) -> str:
-    """The outbox target of a channel: each has a queue and a breaker of its own."""
+    """The outbox target of a channel: each channel has its own queue and breaker."""
     return f"alerts@{channel}"
 
 

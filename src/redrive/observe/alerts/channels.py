@@ -1,7 +1,7 @@
-"""Channels: functions that name where alerts go, and the wire format of each kind.
+"""Alert channels: factory functions for each kind (Slack, PagerDuty, e-mail, …), its wire format, and `send`.
 
-`send` makes one attempt and gives what the other side answered, or raises NotificationFailed. Neither an answer nor an
-error has a secret of the channel in it.
+`send` makes one attempt and returns the receiver's answer, or raises NotificationFailed. Neither contains a secret of
+the channel.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from smtplib import SMTP
 
 WITHIN: Millis = 15_000
-"""For one request or one mail, from connect to answer."""
+"""Timeout of one request or one mail, from connect to answer."""
 ANSWER = 4_096
-"""Bytes of an answer that are read; the first characters of it are in errors."""
+"""Bytes of an answer that are read; its first characters are in errors."""
 USELESS = frozenset({400, 413, 414, 422})
-"""An answer to what was sent, which will be the same the next time."""
+"""Statuses that refuse the message itself: a retry gets the same answer."""
 SUMMARY = {"pagerduty": 1_024, "opsgenie": 130}
 DESCRIPTION = 15_000
 TELEGRAM = 4_096
 SLACK = 20_000
 PRIORITIES: dict[Severity, str] = {"critical": "P1", "error": "P2", "warning": "P3", "info": "P5"}
 ALONE = frozenset({"pagerduty", "opsgenie"})
-"""Kinds whose other side keeps a life cycle per alert: each notice is a message of its own."""
+"""Kinds whose service keeps an incident per alert: each notice is a message by itself."""
 
 
 def callback(function: Callable[[Message], object]) -> Channel:
-    """Your own function, async or not; it gets the Message. An error of it is a failed attempt."""
+    """Your own function, async or not, called with the Message. An exception is a failed attempt."""
     return Channel("callback", checked(function=function))
 
 
@@ -90,7 +90,7 @@ def email(
 
 
 def command(argv: Iterable[str], timeout: Duration = "30s") -> Channel:
-    """A program, without a shell: the message comes as JSON on its stdin, and exit code 0 is success."""
+    """A program, run without a shell: it reads the message as JSON from stdin; exit code 0 is success."""
     return Channel("command", checked(argv=argv, timeout=timeout))
 
 
@@ -100,20 +100,20 @@ CHANNELS: dict[str, Callable[..., Channel]] = {
 
 
 async def send(channel: Channel, message: Message) -> str:
-    """One attempt. Gives what the other side said."""
+    """One attempt. Returns the receiver's answer."""
     limit = asyncio.timeout(LONGEST / 1000)
     try:
         async with limit:
-            said = await _SENDERS[channel.kind](channel, message)
+            answer = await _SENDERS[channel.kind](channel, message)
     except NotificationFailed as error:
         error.message = channel.hide(error.message)
         error.args = (error.message,)
         raise error from None
-    except Exception as error:  # noqa: BLE001 - whatever it is, the channel did not take it
+    except Exception as error:  # noqa: BLE001 - any error is a failed attempt
         text = channel.hide(cut(f"failed: {type(error).__name__}: {' '.join(str(error).split())}", 300))
         why = f"took longer than {LONGEST / 1000:g} s" if limit.expired() else text
         raise NotificationFailed(f"{channel.kind} {why}") from None
-    return channel.hide(said)
+    return channel.hide(answer)
 
 
 # --- HTTP ---
@@ -138,12 +138,12 @@ async def _post(
     finally:
         await client.close()
     text = " ".join(answer.body.decode(errors="replace").split())
-    said = f"{answer.status} {cut(text, 200)}".rstrip()
+    shown = f"{answer.status} {cut(text, 200)}".rstrip()
     if 200 <= answer.status < 300:
-        return said
+        return shown
     after = as_delay(answer.headers.get("Retry-After"), 0) if answer.status in (429, 503) else None
     raise NotificationFailed(
-        f"{channel.kind} answered {said}", status=answer.status, useless=answer.status in USELESS, retry_after=after
+        f"{channel.kind} answered {shown}", status=answer.status, useless=answer.status in USELESS, retry_after=after
     )
 
 
@@ -156,7 +156,7 @@ async def _slack(channel: Channel, message: Message) -> str:
 
 
 def _escape(text: str) -> str:
-    """The signs that Slack wants escaped are those of HTML."""
+    """For Slack and Telegram, which both require these HTML entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -180,7 +180,7 @@ async def _pagerduty(channel: Channel, message: Message) -> str:
 
 
 def _left_out(message: Message) -> dict[str, str]:
-    """In the details of an incident."""
+    """The number of omitted alerts, for the details of an incident."""
     return {"left_out": f"{message.more:,} more alerts"} if message.more else {}
 
 
@@ -225,7 +225,7 @@ async def _opsgenie_alert(channel: Channel, more: dict[str, str], notice: Notice
 
 
 async def _each(message: Message, post: Callable[[Notice], Awaitable[str]]) -> str:
-    """Of a kind that is ALONE: as a rule there is one."""
+    """For the kinds in ALONE, whose messages usually have one notice."""
     return "; ".join([await post(notice) for notice in message.notices])
 
 
@@ -239,7 +239,7 @@ async def _callback(channel: Channel, message: Message) -> str:
 
 
 async def _email(channel: Channel, message: Message) -> str:
-    """The timeout of a socket begins anew with each read: this one is for the whole delivery."""
+    """The timeout of a socket restarts with each read: this one bounds the whole delivery."""
     connections: list[SMTP] = []
     try:
         async with asyncio.timeout(WITHIN / 1000):
@@ -250,11 +250,11 @@ async def _email(channel: Channel, message: Message) -> str:
         for connection in connections:
             with suppress(OSError):
                 if connection.sock is not None:
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # what the thread waits for ends
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # ends the read that the thread waits for
 
 
 def _mail(channel: Channel, message: Message, connections: list[SMTP]) -> str:
-    """`connections` gets the one that is made, before it is made."""
+    """Adds its connection to `connections` before it connects, so that the caller can shut it down."""
     import smtplib
     import ssl
     from email.message import EmailMessage
@@ -265,12 +265,12 @@ def _mail(channel: Channel, message: Message, connections: list[SMTP]) -> str:
     mail["Subject"] = cut(f"[redrive] {message.title}", 200)
     mail["From"], mail["To"] = of["sender"], ", ".join(of["to"])
     mail["Date"] = formatdate(message.at / 1000)
-    mail["Message-ID"] = f"<{message.id}@{of['sender'].rpartition('@')[2]}>"  # a mail that comes twice is one
+    mail["Message-ID"] = f"<{message.id}@{of['sender'].rpartition('@')[2]}>"  # lets mail servers drop duplicates
     mail.set_content(message.text())
     context = None if of["tls"] == "none" else ssl.create_default_context()
     within, encrypted = WITHIN / 1000, of["tls"] == "tls"
     server = smtplib.SMTP_SSL(timeout=within, context=context) if encrypted else smtplib.SMTP(timeout=within)
-    # The name that its certificate must have. A constructor that connects sets it, but cannot be interrupted.
+    # The host name of its certificate. A constructor that connects sets it, but cannot be interrupted.
     server._host = of["host"]  # type: ignore[attr-defined]  # noqa: SLF001 - as above
     connections.append(server)
     try:
@@ -297,7 +297,7 @@ async def _command(channel: Channel, message: Message) -> str:
     )
     try:
         async with asyncio.timeout(channel.options["timeout"] / 1000):
-            errors = await _talk(process, msgspec.json.encode(message.as_object()))
+            errors = await _communicate(process, msgspec.json.encode(message.as_object()))
     except TimeoutError:
         raise NotificationFailed(
             f"command {argv[0]} took longer than {channel.options['timeout'] / 1000:g} s"
@@ -305,18 +305,18 @@ async def _command(channel: Channel, message: Message) -> str:
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+                os.killpg(process.pid, signal.SIGKILL)  # with its child processes
             await process.wait()
     if process.returncode:
-        said = cut(" ".join(errors.decode(errors="replace").split()), 200)
-        raise NotificationFailed(f"command {argv[0]} ended with {process.returncode}: {said}".rstrip(": "))
+        text = cut(" ".join(errors.decode(errors="replace").split()), 200)
+        raise NotificationFailed(f"command {argv[0]} exited with {process.returncode}: {text}".rstrip(": "))
     return "exit 0"
 
 
-async def _talk(process: asyncio.subprocess.Process, body: bytes) -> bytes:
-    """Gives the beginning of what it says on stderr; `communicate` would keep all of it."""
+async def _communicate(process: asyncio.subprocess.Process, body: bytes) -> bytes:
+    """Returns the beginning of stderr; `Process.communicate` would keep all of it."""
     assert process.stdin is not None and process.stderr is not None  # noqa: S101, PT018 - both are pipes
-    with suppress(BrokenPipeError, ConnectionResetError):  # a program need not read
+    with suppress(BrokenPipeError, ConnectionResetError):  # the program need not read its stdin
         process.stdin.write(body)
         await process.stdin.drain()
     process.stdin.close()

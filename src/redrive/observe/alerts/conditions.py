@@ -1,7 +1,7 @@
-"""Conditions of rules: functions that name them, and how each is judged.
+"""Conditions of alert rules: factory functions, and the evaluation of each condition.
 
-A condition looks at what `Reads` gives, which asks the store for each thing at most once in a round, and gives a
-finding for each subject (a queue, a cause, a breaker) of which it holds.
+An evaluation reads the store through `Reads`, which makes each query at most once in a round, and returns a finding
+for each subject (a queue, a cause, a breaker) for which the condition holds.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from redrive.stores.base import PAGE_LIMIT, Store
 T = TypeVar("T")
 MINUTE: Millis = 60_000
 CUSTOM_LIMIT = 30.0
-"""Seconds for the function of a custom condition."""
+"""Timeout in seconds for the function of a custom condition."""
 LOOKS = 100
-"""Letters, and causes, that a round looks at one by one, where there are more causes than one read gives."""
+"""Letters, and causes, that a round reads one by one, if there are more causes than one read returns."""
 
 
 def new_cause(within: Duration = "1d") -> Condition:
-    """Open letters have a cause of which the first died no longer than `within` ago. Over when none of them is open."""
+    """Open letters have a cause whose first letter died less than `within` ago. Ends when none of them is open."""
     return Condition("new_cause", checked(within=within))
 
 
@@ -47,30 +47,30 @@ def oldest_letter(than: Duration) -> Condition:
 
 
 def letters(more_than: int, within: Duration | None = None) -> Condition:
-    """A queue has more open letters than `more_than`: in all, or of those that died `within` so long."""
+    """A queue has more than `more_than` open letters, in all or counting those that died `within` this time."""
     return Condition("letters", checked(more_than=more_than, **({} if within is None else {"within": within})))
 
 
 def success_rate(below: float, within: Duration = "15m", least: int = 20) -> Condition:
-    """Of a queue's attempts that ended `within` so long, the share that succeeded is below this; judged from `least`
-    attempts on.
+    """Of a queue's attempts that ended `within` this time, the share that succeeded is below `below`. It takes at
+    least `least` attempts.
     """
     return Condition("success_rate", checked(below=below, within=within, least=least))
 
 
 def utilisation(above: float = 0.8) -> Condition:
-    """What waits or runs is more than this share of the queue's capacity."""
+    """Waiting and running items are more than this share of the queue's capacity."""
     return Condition("utilisation", checked(above=above))
 
 
 def disabled(longer_than: Duration = "10m") -> Condition:
-    """A queue is paused, or the breaker that it stands behind is open, for longer than this."""
+    """A queue is paused, or its breaker is open, for longer than this."""
     options = checked(longer_than=longer_than)
     return Condition("disabled", options, options["longer_than"])
 
 
 def no_worker(longer_than: Duration = "1m") -> Condition:
-    """A queue has something to do, and no live worker that would do it, for longer than this."""
+    """A queue has work and no live worker that serves it, for longer than this."""
     options = checked(longer_than=longer_than)
     return Condition("no_worker", options, options["longer_than"])
 
@@ -81,19 +81,19 @@ def finding(kinds: str | Iterable[str]) -> Condition:
 
 
 def store_down(longer_than: Duration = "1m") -> Condition:
-    """A worker process cannot reach its store for longer than this. Each process tells it by itself."""
+    """A worker process cannot reach its store for longer than this. Each process sends this alert by itself."""
     options = checked(longer_than=longer_than)
     return Condition("store_down", options, options["longer_than"])
 
 
 def custom(function: Callable[[], object]) -> Condition:
-    """Your own function, async or not: it gives nothing if all is well, else a text, or a text for each subject."""
+    """Your own function, async or not: it returns a text, a mapping of subjects to texts, or nothing if all is well."""
     return Condition("custom", checked(function=function))
 
 
 class Finding(Struct, frozen=True):
-    """A condition holds for this subject. `since`: as far as is known. `begins` False: it keeps an alert firing, but is
-    no reason to begin one.
+    """A condition holds for this subject. `since`: as far as is known. `begins` False: it keeps an alert firing, but
+    does not begin one.
     """
 
     subject: str
@@ -104,11 +104,11 @@ class Finding(Struct, frozen=True):
 
 
 Counts = Mapping[str, Mapping[int, tuple[int, int]]]
-"""By queue and minute: attempts that succeeded, and that failed."""
+"""Numbers of succeeded and failed attempts by queue and minute."""
 
 
 class Reads:
-    """What the rules of one round look at. `states`: of the alerts so far."""
+    """Cached reads of the store for one round. `states`: those of the alerts so far."""
 
     def __init__(self, store: Store, tally: Tally, counts: Counts, states: Collection[State] = ()) -> None:
         self._store = store
@@ -125,7 +125,7 @@ class Reads:
         return found
 
     async def rows(self, rule: Rule, *, members: bool = False) -> list[QueueTally]:
-        """Of the rule's queues; of a family its own, unless the rule is about members, or `members`."""
+        """Rows of the rule's queues: a family has one row, unless the rule has `members` or the argument is set."""
         members = members or rule.members or any(family_of(name) in self.families for name in rule.queues)
         tally: Tally = self._known["tally"]
         if members:
@@ -133,7 +133,7 @@ class Reads:
         return [row for row in tally.queues if rule.concerns(row.queue)]
 
     async def causes(self, rule: Rule) -> tuple[list[CauseTally], bool]:
-        """By cause and queue, and whether these are all: one read gives those with the most letters."""
+        """Rows by cause and queue, and whether these are all: one read returns those with the most letters."""
         every = await self._once("causes", lambda: self._store.causes(None, PAGE_LIMIT))
         return [row for row in every if rule.concerns(row.queue)], len(every) < PAGE_LIMIT
 
@@ -142,7 +142,7 @@ class Reads:
         return {state.subject: state for state in self._states if state.rule == rule.name}
 
     async def oldest_letter(self, rule: Rule, queue: str) -> Instant | None:
-        """When the queue's oldest open letter died. By the counters of causes, if these are all of them."""
+        """When the queue's oldest open letter died: from the counters of causes, if one read returned all of them."""
         rows, every = await self.causes(rule)
         if every:
             return min([row.first_at for row in rows if self.label(rule, row.queue) == queue], default=None)
@@ -154,11 +154,11 @@ class Reads:
         return next((item.letter.died_at for item in page if item.letter is not None), None)
 
     async def last_letters(self, rule: Rule) -> tuple[Item, ...]:
-        """Open letters, those that died last; as many as a round looks at."""
+        """The open letters that died last, at most LOOKS."""
         return (await self._store.find(_open_letters(_of_rule(rule)), LOOKS)).items
 
     async def letters_within(self, queue: str, within: Millis, most: int) -> int:
-        """How many open letters died in this time; counted no further than `most`."""
+        """How many open letters died in this time, counted up to `most`."""
         return len((await self._store.ids(_open_letters(_of_queue(queue), Match("died", "<", within)), most)).ids)
 
     async def gates(self) -> dict[str, GateView]:
@@ -168,7 +168,7 @@ class Reads:
         return await self._once("health", lambda: health(self._store))
 
     def label(self, rule: Rule, queue: str) -> str:
-        """Under which name the rule knows a queue: a member by that of its family, unless the rule is about members."""
+        """The name of a queue as subject: that of its family for a member, unless the rule has `members`."""
         family = family_of(queue)
         return family if family in self.families and not rule.members and queue not in rule.queues else queue
 
@@ -201,8 +201,8 @@ async def _new_cause(reads: Reads, rule: Rule) -> list[Finding]:
 
 
 async def _causes_of_many(reads: Reads, rule: Rule, by_cause: dict[str, list[CauseTally]]) -> list[Finding]:
-    """A new cause may have too few letters to be among `by_cause`: then the letters that died last have it. One that is
-    there may have older letters in queues that are not.
+    """A new cause may have too few letters to be in `by_cause`; the letters that died last have it then. A cause in
+    `by_cause` may have older letters in queues that are not.
     """
     seen, firing, found = frozenset(by_cause), reads.firing(rule), []
     for item in await reads.last_letters(rule):
@@ -333,4 +333,4 @@ JUDGES: dict[str, Callable[[Reads, Rule], Awaitable[list[Finding]]]] = {
     "finding": _finding,
     "custom": _custom,
 }
-"""All but `store_down`, which a process judges without its store."""
+"""All conditions except `store_down`, which a process evaluates without its store."""

@@ -1,4 +1,4 @@
-"""Rules about the store itself: a process tells them by itself and directly, since the store cannot keep them."""
+"""The watch behind `store_down` rules: each process sends these alerts directly, without the unreachable store."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from redrive.stores.clock import Clock
 logger = logging.getLogger("redrive.alerts")
 
 CHECKS = exponential("5s", factor=2, cap="5m")
-"""How often the watch of a channel looks; less often while the channel takes nothing."""
+"""Interval between checks for one channel, with backoff while its sends fail."""
 
 
 class DownWatch:
-    """Of one process. `where` is the store, `owner` the name of the worker."""
+    """The watch of one process. `where` is the store, `owner` the name of the worker."""
 
     def __init__(self, book: AlertBook, where: str, owner: str, *, events: ev.Events, clock: Clock) -> None:
         self._book = book
@@ -34,46 +34,46 @@ class DownWatch:
         self._failing: dict[str, tuple[Millis, str]] = {}
 
     async def run(self) -> None:
-        cancel = self._events.subscribe(self._heard)
+        cancel = self._events.subscribe(self._on_event)
         rules = [rule for rule in self._book.rules.values() if rule.when.kind == "store_down"]
         try:
             await asyncio.gather(*(self._watch(rule, name) for rule in rules for name in rule.to))
         finally:
             cancel()
 
-    def _heard(self, event: ev.Event) -> None:
+    def _on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.StoreFailed):
             self._failing.setdefault(event.part, (self._clock.now(), event.error))
         elif isinstance(event, ev.StoreRecovered):
             self._failing.pop(event.part, None)
 
     async def _watch(self, rule: Rule, name: str) -> None:
-        """Of one channel: another one that hangs or fails delays nothing here."""
-        told: Notice | None = None
+        """The loop of one channel: a channel that hangs or fails does not delay another."""
+        sent: Notice | None = None
         failures = 0
         while True:
             await self._clock.sleep(CHECKS.delay(failures, 0.0) or 0)
-            notice = self._due(rule, name, told)
+            notice = self._due(rule, name, sent)
             if notice is None or await self._send(name, notice):
                 failures = 0
                 if notice is not None:
-                    told = notice if notice.status == "firing" else None
+                    sent = notice if notice.status == "firing" else None
             else:
                 failures += 1
 
-    def _due(self, rule: Rule, name: str, told: Notice | None) -> Notice | None:
-        """What is to be told now."""
+    def _due(self, rule: Rule, name: str, sent: Notice | None) -> Notice | None:
+        """The notice to send now. `sent` is the last one, unless it was the end of the alert."""
         now = self._clock.now()
         if rule.severity != "critical" and self._book.channels[name].quiet_until(now) > now:
             return None
         since, error = min(self._failing.values(), default=(now, ""))
         down = bool(self._failing) and now - since >= rule.for_
-        if down and (told is None or (rule.repeat is not None and now - told.at >= rule.repeat)):
+        if down and (sent is None or (rule.repeat is not None and now - sent.at >= rule.repeat)):
             text = shown_text(f"{self._owner} cannot reach its store {self._where}: {error}")
-            repeated = 0 if told is None else told.repeated + 1
-            key = f"store-down-{hashed_id(f'{self._where} {rule.name}'.encode())}"  # of all processes
+            repeated = 0 if sent is None else sent.repeated + 1
+            key = f"store-down-{hashed_id(f'{self._where} {rule.name}'.encode())}"  # the same in all processes
             return Notice("firing", key, rule.name, "store", rule.severity, text, (), since, now, repeated)
-        return told.over(now) if told is not None and not self._failing else None
+        return sent.over(now) if sent is not None and not self._failing else None
 
     async def _send(self, name: str, notice: Notice) -> bool:
         try:

@@ -1,9 +1,9 @@
-"""Evaluation of alert rules: of the processes with the same rules, one is elected and judges them every 15 seconds.
+"""Evaluation of alert rules: processes with the same rules elect a leader, which evaluates them every 15 seconds.
 
-A round reads the store once, and makes one write: which alerts begin, go on or are over, together with the messages
-that tell of it, each under its id. Only then are the messages put into the outbox queues of their channels, and taken
-out of the documents. A process that dies in between is followed by one that puts them again, under the same ids: each
-is sent, and none becomes two items.
+A round reads the store once and makes one write: which alerts begin, continue or end, together with their messages,
+each under its id. Only then are the messages put into the outbox queues of their channels and removed from the
+documents. If the leader dies in between, the next one puts them again under the same ids: each is sent, and none
+becomes two items.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from redrive.stores.clock import Clock
 logger = logging.getLogger("redrive.alerts")
 
 FOLLOWED: Millis = 30_000
-"""After so long without its round, a leader is followed by another process."""
+"""After this long without a round of its leader, another process is elected."""
 DONE, FAILED = frozenset({"done"}), frozenset({"failed", "crashed", "dead", "expired"})
 
 
 class AttemptCounts:
-    """How attempts ended in this process, by queue and minute; each process keeps its counts in a document."""
+    """Counters of succeeded and failed attempts of this process, by queue and minute, kept in one document."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class AttemptCounts:
         self.by_queue: dict[str, dict[int, tuple[int, int]]] = {}
         self.changed = False
 
-    def heard(self, event: ev.Event) -> None:
+    def on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.WorkerStarted):
             self._families.update(filter(is_family, event.queues))
         elif isinstance(event, ev.Finished) and event.ending in DONE | FAILED and not is_outbox(event.queue):
@@ -61,7 +61,7 @@ class AttemptCounts:
 
 
 class AlertLeader:
-    """Of one process. `owner` is the name of its worker."""
+    """The evaluation loop of one process. `owner` is the name of its worker."""
 
     def __init__(self, book: AlertBook, store: Store, owner: str, *, events: ev.Events, clock: Clock) -> None:
         self._book = book
@@ -73,9 +73,9 @@ class AlertLeader:
         self._leads = False
 
     async def run(self) -> None:
-        """Until it is cancelled. Whatever goes wrong is logged, and tried again in the next round."""
+        """Runs until cancelled. Errors are logged, and the next round tries again."""
         windows = self._windows()
-        cancel = self._events.subscribe(self._counts.heard) if windows else lambda: None
+        cancel = self._events.subscribe(self._counts.on_event) if windows else lambda: None
         try:
             while True:
                 await self._clock.sleep(self._book.every)
@@ -93,11 +93,11 @@ class AlertLeader:
             if self._leads:
                 await self.round()
         except Conflict:
-            logger.debug("another process changed the alerts at the same time; the next round sees how")
+            logger.debug("another process changed the alerts at the same time; the next round tries again")
         except StoreError as error:
-            logger.warning("alert rules were not judged: %s", error)
+            logger.warning("alert rules were not evaluated: %s", error)
         except Exception:
-            logger.exception("alert rules were not judged")
+            logger.exception("alert rules were not evaluated")
 
     @property
     def _election(self) -> str:
@@ -114,7 +114,7 @@ class AlertLeader:
             await self._store.write_documents([DocumentWrite(KIND, f"{COUNTS}{self._owner}", body)])
 
     async def round(self) -> None:
-        """Judge all rules now. Raises StoreError, and Conflict if another process does the same."""
+        """Evaluate all rules now. Raises StoreError, and Conflict if another process does so at the same time."""
         tally = await self._store.tally(members=False)
         made = Round(self._book, await self._store.documents(KIND), tally.at, max(self._windows(), default=0))
         reads = Reads(self._store, tally, made.counts(), made.states)
@@ -132,7 +132,7 @@ class AlertLeader:
             await self._store.write_documents([DocumentWrite(KIND, key, None)])
 
     async def _judge(self, rule: Rule, reads: Reads) -> list[Finding] | None:
-        """None: it could not be judged, and its alerts stay as they are."""
+        """None: the rule could not be evaluated, and its alerts are unchanged."""
         try:
             return await JUDGES[rule.when.kind](reads, rule)
         except Exception as error:

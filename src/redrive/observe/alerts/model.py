@@ -1,6 +1,6 @@
-"""Values of alerts: rules, channels, notices and messages, and the documents that the store keeps of them.
+"""Data model of alerts: rules, channels, notices, messages, and the documents that the store keeps of them.
 
-All documents are of one kind, so that a round reads them with one call. Their keys begin with what they are.
+All documents are of one kind, so that a round reads them with one call. The prefix of a key names the type.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from redrive.office.records import iso
 
 KIND = "alert"
 STATE, HELD, OUTGOING, SILENCE, RULES, COUNTS = ("state.", "held.", "outgoing.", "silence.", "rules.", "counts.")
-"""What keys of documents begin with."""
+"""Prefixes of document keys."""
 Severity = Literal["info", "warning", "error", "critical"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 SEEN: Millis = 10 * 60_000
-"""How often a leader writes that its rules are still judged."""
+"""Interval at which a leader confirms that its rules are still evaluated."""
 GONE: Millis = 3 * SEEN
-"""After so long, rules that no process judges any more are forgotten, and their alerts are over."""
+"""Rules that were not confirmed for this long are forgotten, and their alerts end."""
 REPEAT: Millis = 4 * 3_600_000
 LONGEST: Millis = 60_000
-"""For one attempt to send, by a channel of any kind."""
+"""Timeout of one attempt to send, for channels of every kind."""
 LINES = 20
 """The most alerts that one message lists."""
 TEXT_LIMIT = 300
 HELD_LIMIT = 500
-"""The most notices of a channel that wait; of more, the first are only counted, but never that an alert is over."""
+"""The most notices that a channel holds; beyond it the oldest firing ones are only counted, resolved ones are kept."""
 SECRETS = frozenset({"url", "routing_key", "key", "token", "password"})
 DURATIONS = frozenset({"than", "within", "longer_than", "timeout"})
 
 
 class Condition(Struct, frozen=True):
     """When a rule fires: the name of a function of this package, and its arguments. `lasting`: how long it must hold,
-    unless the rule says otherwise.
+    unless the rule has a `for_`.
     """
 
     kind: str
@@ -65,8 +65,8 @@ def _option(name: str, value: Any) -> str:
 
 
 class Rule(Struct, frozen=True):
-    """`queues`: names of queues and families, none for all. `members`: of a family, each member by itself. `for_`: how
-    long the condition must hold. `repeat`: how often it is told while it fires; None for once.
+    """`queues`: names of queues and families, empty for all. `members`: each member of a family is a subject. `for_`:
+    how long the condition must hold. `repeat`: interval of notifications while it fires; None for one notification.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Rule(Struct, frozen=True):
     repeat: Millis | None = REPEAT
 
     def concerns(self, queue: str) -> bool:
-        """Never an outbox queue: alerts about the delivery of alerts would make more of them."""
+        """Whether the rule covers a queue. Outbox queues are excluded: alerts about alert delivery would multiply."""
         named = not self.queues or queue in self.queues or family_of(queue) in self.queues
         return named and not is_outbox(queue)
 
@@ -92,8 +92,8 @@ class Rule(Struct, frozen=True):
 
 
 class Channel(Struct, frozen=True):
-    """Where alerts go. `quiet`: minutes of the day between which only critical ones do. `digest`: alerts of so much
-    time go as one message.
+    """A destination of alerts. `quiet`: minutes of the day between which only critical ones are sent. `digest`: alerts
+    of this period are one message.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Channel(Struct, frozen=True):
     __repr__ = __str__
 
     def hide(self, text: str) -> str:
-        """The text without the channel's secrets. Of a URL, that is all behind the host."""
+        """The text without the channel's secrets. Everything behind the host of a URL is secret."""
         secrets = [self.options[name] for name in SECRETS & self.options.keys() if self.options[name]]
         parts = urlsplit(self.options.get("url", ""))
         secrets += [parts.path, parts.query, *(each for each in parts.path.split("/") if len(each) > 8)]
@@ -139,7 +139,7 @@ class Channel(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True):
-    """One alert began, goes on (`repeated` times told before) or is over. `key` is that of the firing."""
+    """One alert begins, continues (`repeated` notices were sent before) or ends. `key` is that of the firing."""
 
     status: Literal["firing", "resolved"]
     key: str
@@ -166,7 +166,7 @@ class Notice(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """What a channel gets: some notices, and how many `more` there are. `id` is the same for each attempt."""
+    """A message to a channel: notices, and how many `more` were left out. `id` is the same for each attempt."""
 
     id: str
     at: Instant
@@ -200,8 +200,8 @@ class Message(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """A rule's condition holds for a subject since `since`. `firing`: for as long as the rule asks. `told_at`: the last
-    notice of it, of `told`.
+    """A rule's condition holds for a subject since `since`. `firing`: it has held for the rule's `for_`. `told`: number
+    of notices so far, the last one at `told_at`.
     """
 
     id: str
@@ -229,7 +229,7 @@ class Held(Struct, frozen=True):
     more: int = 0
 
     def with_more(self, due: Instant, notices: list[Notice]) -> Held:
-        """Without its end, an incident would stay open at the other side."""
+        """Leaves out firing notices only: without its resolved notice an incident would stay open."""
         every = (*self.notices, *notices)
         firing = [place for place, notice in enumerate(every) if notice.status == "firing"]
         left_out = frozenset(firing[: max(0, len(every) - HELD_LIMIT)])
@@ -238,8 +238,8 @@ class Held(Struct, frozen=True):
 
 
 class Outgoing(Struct, frozen=True):
-    """Messages that are about to be put into the channel's outbox queue, under their ids. `alone`: they are in order by
-    alert, and not by channel.
+    """Messages that are about to be put into the channel's outbox queue, under their ids. `alone`: they are ordered by
+    alert, not by channel.
     """
 
     channel: str
@@ -248,7 +248,7 @@ class Outgoing(Struct, frozen=True):
 
 
 class Silence(Struct, frozen=True):
-    """`rule` `*`: all. `queue` "": all."""
+    """`rule` "*" means every rule, `queue` "" every queue."""
 
     id: str
     rule: str
@@ -267,7 +267,7 @@ class Silence(Struct, frozen=True):
 
 
 class RuleNote(Struct, frozen=True):
-    """A rule as lists show it."""
+    """A rule as text, for lists."""
 
     name: str
     when: str
@@ -287,7 +287,7 @@ class RuleSet(Struct, frozen=True):
 
 
 def shown_text(text: str) -> str:
-    """What a notice says: it goes far, and error texts come from anywhere."""
+    """The text of a notice: redacted, on one line and short, since error texts may contain anything."""
     return cut(one_line(redact_text(text)), TEXT_LIMIT)
 
 

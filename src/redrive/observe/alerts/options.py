@@ -1,4 +1,4 @@
-"""Checks of the options of conditions, channels and rules, by name, for code and for settings alike."""
+"""Validation of the options of conditions, channels and rules, for code and settings alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TLS = ("starttls", "tls", "none")
 
 
 def checked(**options: Any) -> dict[str, Any]:
-    """The options as they are used. Raises ConfigError that names the first that cannot be."""
+    """The options in their normal form. Raises ConfigError for the first invalid one."""
     return {name: _CHECKS[name](value, name) for name, value in options.items()}
 
 
@@ -40,13 +40,13 @@ def _url(value: object, field: str) -> str:
 def _token(value: object, field: str) -> str:
     token = check_token(value, field=field)
     if not token or " " in token:
-        raise ConfigError("it is empty, or has blanks in it", field=field, hint="copy it whole, without quotes")
+        raise ConfigError("must not be empty or contain blanks", field=field, hint="copy it whole, without quotes")
     return token
 
 
 def _password(value: object, field: str) -> str | None:
     if value is not None and not (isinstance(value, str) and value):
-        raise ConfigError("it is not a text", field=field, hint="leave it out to send without a login")
+        raise ConfigError("must be a non-empty text", field=field, hint="leave it out to send without a login")
     return value
 
 
@@ -137,7 +137,7 @@ def _duration(value: Any, field: str) -> Millis:
 
 def _timeout(value: Any, field: str) -> Millis:
     if (millis := positive(value, field=field)) > LONGEST:
-        hint = "an attempt takes no longer; have the program start what does"
+        hint = "an attempt may take 1m; let the program start longer work in the background"
         raise ConfigError(f"must be at most 1m, got {shown(value)}", field=field, hint=hint)
     return millis
 
@@ -217,7 +217,7 @@ def _quiet_hours(value: object) -> tuple[int, int] | None:
         return None
     hours = [] if found is None else [int(each) for each in found.groups()]
     if not hours or hours[:2] == hours[2:]:
-        raise ConfigError(f"{shown(value)} is not a time of the day", field="quiet", hint="as in 22:00-07:00")
+        raise ConfigError(f"{shown(value)} is not a range of hours", field="quiet", hint="as in 22:00-07:00")
     return hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
 
 

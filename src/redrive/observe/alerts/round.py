@@ -1,4 +1,4 @@
-"""One round of evaluation: what the findings of the rules make of the documents, and which messages are to be sent."""
+"""One evaluation round: applies the findings of the rules to the alert documents and builds the messages to send."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ logger = logging.getLogger("redrive.alerts")
 
 
 class Round:
-    """What one round makes of the documents. `writes` are to be made together."""
+    """Changes of one round to the documents. `writes` are to be made in one call."""
 
     def __init__(self, book: AlertBook, documents: Iterable[Document], now: Instant, window: Millis) -> None:
         self._book = book
@@ -72,7 +72,7 @@ class Round:
         self.writes.append(DocumentWrite(KIND, key, None if value is None else codec.encode(value), version))
 
     def counts(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Of all processes. Those that end no attempts any more are forgotten."""
+        """Sums over all processes. Counts of processes that no longer end attempts are removed."""
         total: dict[str, dict[int, tuple[int, int]]] = {}
         for key in self._of(COUNTS):
             found = self._read(key, dict[str, dict[int, tuple[int, int]]])
@@ -111,7 +111,7 @@ class Round:
             silent = any(each.covers(rule.name, finding.queues, self._now) for each in self._silences)
             state = replace(state, firing=True)
             if (state.told_at is None or again) and not silent:
-                self._tell(state, state.notice(self._now))
+                self._notify(state, state.notice(self._now))
                 state = replace(state, told_at=self._now, told=state.told + 1)
         if was is None or (was.firing, was.told, was.to) != (state.firing, state.told, state.to):
             self._write(key, state)
@@ -119,16 +119,16 @@ class Round:
     def _over(self, key: str) -> None:
         state = self._states[key]
         if state.told_at is not None:
-            self._tell(state, state.notice(self._now).over(self._now))
+            self._notify(state, state.notice(self._now).over(self._now))
         self._write(key, None)
 
-    def _tell(self, state: State, notice: Notice) -> None:
+    def _notify(self, state: State, notice: Notice) -> None:
         for channel in state.to:
             if channel in self._book.channels:
                 self._notices[channel].append(notice)
 
     def resolve_gone(self) -> None:
-        """Alerts of rules that no process has any more are over; a release may have taken the rule away."""
+        """End alerts whose rule no process has any more, for instance after a release without it."""
         rules, channels = set(self._book.rules), set(self._book.channels)
         for key in self._of(RULES):
             found: RuleSet = self._read(key, RuleSet)
@@ -145,7 +145,7 @@ class Round:
                 self._write(key, None)
 
     def route(self) -> None:
-        """Messages of what has to be told now; the rest is held until its time."""
+        """Build messages of the notices that are due; the others are held until they are."""
         held: dict[str, Held] = {key.removeprefix(HELD): self._read(key, Held) for key in self._of(HELD)}
         for name in {*self._notices, *held} & self._book.channels.keys():
             channel, notices = self._book.channels[name], self._notices[name]
@@ -169,7 +169,7 @@ class Round:
         return f"{RULES}{self._book.key}"
 
     def note_rules(self) -> None:
-        """For lists, and for the other leaders."""
+        """Write the rules down for lists and for the other leaders."""
         rules = tuple([rule.note() for rule in self._book.rules.values()])
         channels = {name: str(channel) for name, channel in self._book.channels.items()}
         known = self._read(self._rules_key, RuleSet) if self._rules_key in self._documents else None
@@ -188,7 +188,7 @@ def messages_of(notices: Sequence[Notice], more: int, now: Instant, *, alone: bo
 
 
 def items_of(outgoing: Outgoing) -> list[NewItem]:
-    """In order: of an alert where each is a message of its own, else of the channel."""
+    """Outbox items, ordered by alert if each alert is a message by itself, else by channel."""
     queue = queue_of(outgoing.channel)
     return [
         NewItem(

@@ -1,4 +1,4 @@
-"""Alerts in a settings file: tables of channels and rules, with all that is wrong with them told at once."""
+"""Parser of the `[alerts]` tables of a settings file, channels and rules. It collects all faults before it fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redrive.office.settings import check_name
 
 
 class Faults(Exception):
-    """One text for each, which begins with the name of the option."""
+    """`texts` has one line per fault, which begins with the name of the option."""
 
     def __init__(self, texts: list[str]) -> None:
         super().__init__("; ".join(texts))
@@ -28,8 +28,8 @@ class Faults(Exception):
 
 
 class Form(NamedTuple):
-    """The option `word` names one of the `makers`, whose arguments are the other options but those of `beside`; with
-    these `finish` makes the whole.
+    """A kind of table. The option `word` names one of the `makers`; its arguments are the other options, except those
+    in `beside`, which `finish` adds to the result.
     """
 
     word: str
@@ -51,7 +51,7 @@ def _rule(name: str, made: Condition, rest: dict[str, Any]) -> Rule:
     return rule_of(name, made, **given)
 
 
-# What takes a function is for code alone.
+# Kinds that take a function can be declared in code only.
 _CHANNELS = {name: make for name, make in CHANNELS.items() if name != "callback"}
 _RULES = {name: make for name, make in CONDITIONS.items() if name != "custom"}
 CHANNEL = Form("kind", _CHANNELS, ("quiet", "timezone", "digest"), Channel("", {}), _channel)
@@ -59,7 +59,7 @@ RULE = Form("when", _RULES, ("to", "queues", "members", "for", "severity", "repe
 
 
 def read_tables(tables: object, where: str, form: Form) -> dict[str, Any]:
-    """By name. Raises Faults."""
+    """The channels or rules by name. Raises Faults."""
     if not isinstance(tables, dict):
         raise Faults([f"{where}: {shown(tables)} is not a table (write [{where}.NAME])"])
     made, faults = {}, []
@@ -114,7 +114,7 @@ def _wrong_arguments(
 
 
 def _fault_of(where: str, call: Callable[[], object]) -> list[str]:
-    """What is wrong with an option, if anything is."""
+    """The fault of an option as a list of one text; an empty list if it is valid."""
     try:
         call()
     except ConfigError as error:

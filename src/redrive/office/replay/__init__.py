@@ -18,7 +18,7 @@ class Replayed(Amended, frozen=True):
     order: the same ids, unless a transformation made new items.
 
     All others are still letters, each with its reason: `duplicates`, because another letter has the same dedupe key;
-    `kept`, because they could not be judged or transformed; `skipped`, because they are leased, or no letters any more.
+    `kept`, because a function failed on them; `skipped`, because they are leased, or are not letters any more.
     With `pace` or `background` none is sent yet: `reserved` are the letters that are kept for the replay `replay`.
     """
 

@@ -1,4 +1,4 @@
-"""Replay of letters of any queue by their payload: once per dedupe key, and transformed."""
+"""Replay of letters of any queue by their payload: deduplication by a key, and transformation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from redrive.stores.base import Store
 from redrive.stores.clock import Clock
 
 MADE = re.compile(r"[a-z2-7]{24}-r([0-9]+)")
-"""Lineage: the id of an item that replaced a letter ends in the number of replays that led to it."""
+"""Ids of items that replaced a letter: they end in the number of replays that led to them."""
 
 MAX_PAYLOAD = 1024 * 1024
 TIED = Refusal("it has an order key, a dedupe key or dependencies; with force its new item has none of them", "bound")
@@ -56,10 +56,10 @@ async def replay_by_payload(
     dry_run: bool = False,
     max_payload: int = MAX_PAYLOAD,
 ) -> Replayed:
-    """Replay letters in the order of their ids: the first of each key goes, and at most `limit`.
+    """Replay letters in the order of their ids: the first of each key is sent, and at most `limit`.
 
     A new item, for a transformation or another priority, takes delay, queue and force of `change`.
-    Raises ConfigError that names the field.
+    Raises ConfigError with the field.
     """
     check_functions(dedupe_by, transform, change)
     replay = _ByPayload(
@@ -139,7 +139,7 @@ async def _drive(steps: Steps, caller: Caller) -> None:
 
 
 class _StopError(ConfigError):
-    """Ends the whole replay, where other errors keep one letter."""
+    """Ends the whole replay; other errors only keep their letter."""
 
 
 class _ByPayload(LetterReplay):
@@ -176,7 +176,7 @@ class _ByPayload(LetterReplay):
                 return Plan(letter, queue, queue)
             terms = item.terms or Terms()
             if (terms.order_key or terms.dedupe or terms.after) and not change.force:
-                # A new item cannot have the place of the letter among others.
+                # A new item cannot take the letter's order key, dedupe key or dependencies.
                 return TIED
             payload = self._transformed(item, queue)
         digest = base64.b32encode(bytes.fromhex(letter.own_id(queue))[:15]).decode().lower()
@@ -195,7 +195,7 @@ class _ByPayload(LetterReplay):
         return Plan(letter, queue, queue, new)
 
     def _key(self, item: Item) -> object:
-        """ABSENT: nothing is at the path. A function may give None, for no key."""
+        """The dedupe key. ABSENT: the path does not exist. None: no key, from a function."""
         if self.dedupe_by is None:
             return None
         if callable(self.dedupe_by):

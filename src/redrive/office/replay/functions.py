@@ -1,4 +1,4 @@
-"""Functions of payloads for a replay, checked; and by the names under which another process imports them."""
+"""Checks of `dedupe_by` and `transform` functions, and their import by name in the process that sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_functions(dedupe_by: object, transform: object, change: Replay) -> Non
     elif transform is not None:
         _check_function(transform, "transform")
     if transform is not None and change.budget == "once":
-        hint = "leave out one of the two: a new item has the whole budget of its queue"
+        hint = "leave out one of the two: a new item has the full budget of its queue"
         raise ConfigError("'once' cannot be used with transform", field="budget", hint=hint)
 
 
@@ -43,7 +43,7 @@ def _check_function(given: object, field: str) -> None:
 
 
 def named(dedupe_by: DedupeBy | None, transform: Transform | None, change: Replay) -> ByPayload:
-    """For the process that sends. Raises ConfigError for a function that has no name under which it is imported."""
+    """The functions by name, for the process that sends. Raises ConfigError for one that cannot be imported by name."""
     check_functions(dedupe_by, transform, change)
     path = dedupe_by if isinstance(dedupe_by, str) else ""
     return ByPayload(path, "" if path else _name_of(dedupe_by, "dedupe_by"), _name_of(transform, "transform"))
@@ -56,7 +56,7 @@ def _name_of(given: object, field: str) -> str:
     with suppress(ConfigError):
         if not name.startswith("__main__:") and _imported(name, field) is given:
             return name
-    hint = "with pace or background a worker calls it: define it at the top of a module that workers can import"
+    hint = "with pace or background a worker calls it: define it at the top level of a module that workers can import"
     raise ConfigError(f"{shown(given)} cannot be imported by a worker", field=field, hint=hint)
 
 
@@ -72,7 +72,7 @@ def _imported(name: str, field: str) -> Callable[[Any], object]:
 
 
 async def loaded(name: str, field: str, caller: Caller) -> Callable[[Any], object]:
-    """The function of this name. Raises ConfigError. The import is made in a thread: it may take long."""
+    """The function of this name, imported in a thread, since that may take long. Raises ConfigError."""
     function, error = await caller.in_thread(partial(_imported, name, field))
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""Replay of letters in the verbs of a store: claims, then each letter goes back to work or stays the letter it was.
+"""Replay of letters through the store: claims, then each letter is sent or stays an unchanged letter.
 
 A letter that does not change is the same item again (one `amend`). Any other becomes a new item, put in the write that
 ends the letter. It leaves the store in two steps, around the send of the door: the id of the item there follows from
@@ -57,8 +57,8 @@ Steps = Generator[tuple[Callable[..., Coroutine[Any, Any, Any]], tuple[Any, ...]
 
 @dataclass
 class Candidate:
-    """A letter to replay. `key`: of letters with the same one, one is replayed. `replays`: how often it was replayed
-    before, as this item and as the letters that it was. `subject`: what functions of the door's users get of it.
+    """A letter to replay. `key`: the dedupe key, of which one letter is replayed. `replays`: how often it was replayed
+    before, as this item and as the letters that it was. `subject`: the argument for functions of the door's users.
     """
 
     history: History
@@ -102,7 +102,7 @@ class Plan:
 
 
 class LetterReplay(ABC):
-    """One replay and its results. A door decides which letters are meant, and what becomes of each.
+    """One replay and its results. A subclass selects the letters and plans each.
 
     `held`: the caller has leased the letters. `change`: for letters that go as they are. `done` has the ids of the
     items that the letters became, the others have their reasons.
@@ -113,7 +113,7 @@ class LetterReplay(ABC):
     caught_in_plan: type[BaseException] = Exception
     fatal_in_plan: tuple[type[Exception], ...] = ()
     fatal_in_send: tuple[type[Exception], ...] = ()
-    """Errors that end the whole replay, where others keep one letter."""
+    """Errors that end the whole replay; others only keep their letter."""
     lineage_in_audit = False
 
     def __init__(
@@ -127,14 +127,14 @@ class LetterReplay(ABC):
         self.skipped: list[Skipped] = []
         self.kept: list[Skipped] = []
         self._unsent: set[str] = set()
-        """Letters that this call surely did not send, so that it withdraws its claims on their keys."""
+        """Letters that this call did not send for certain, so that it withdraws its claims on their keys."""
         self._claimed_by = new_id()
         self._owners: dict[str, str] = {}
         """In a dry run, the owners that claims would have."""
 
     @abstractmethod
     def refused(self, item: Item) -> Refusal | None:
-        """Why an item is none of the letters that are meant."""
+        """Why an item is not a letter of this replay; None if it is."""
 
     @abstractmethod
     def replays_of(self, item: Item) -> int:
@@ -142,10 +142,10 @@ class LetterReplay(ABC):
 
     @abstractmethod
     def plan(self, history: History) -> Plan | Refusal | None:
-        """Its plan, or why it is kept; None if it is not meant."""
+        """The plan of a letter, or why it is kept; None if it is not part of the replay."""
 
     def send(self, plan: Plan) -> tuple[str, str]:
-        """Send a plan that is `away`. Gives its id there, or the other letter of its key that came there before."""
+        """Send a plan that is `away`. Returns its id there, or the other letter of its key that arrived before."""
         raise NotImplementedError
 
     def keep(self, letter_id: str, why: str, error: BaseException) -> None:
@@ -191,7 +191,7 @@ class LetterReplay(ABC):
         yield self._withdraw_unsent, (plans,)
 
     def _send_away(self, plan: Plan) -> Steps:
-        """First there, then here: in between it is in both stores."""
+        """Put it into the other store, then end it here: in between it is in both stores."""
         begun = yield self._begin, (plan,)
         if begun is None:
             return

@@ -503,7 +503,7 @@ async def test_encrypted_edits_and_the_payloads_before_them(world: World) -> Non
         await world.store.amend(named, Edit(SMALL), act())
     assert "encrypted with key 'k1'" in (await world.store.get(made.id)).revisions[0].flaw
     world.store.use_keys(Rings.both)
-    with pytest.raises(ConfigError, match="an edit in an encrypted queue is of one item"):
+    with pytest.raises(ConfigError, match="an edit in an encrypted queue needs exactly one item"):
         await world.store.amend(Match("queue", "=", QUEUE), Edit(SMALL), act())
     found = await world.store.reencrypt(by=act())
     assert (found.rewritten, keys_of(found)) == (2, {"k2": 2})
