@@ -70,7 +70,7 @@ def list_entries(
     *, actor: str | None, since: Millis | None, limit: int, shape: Shape, watch: int | None, store: str
 ) -> int:
     async def ask(app: Redrive) -> tuple[list[AuditLine], Instant]:
-        now = (await app.tally()).at
+        now = (await app.tally(members=False)).at
         lines = await app.audit.requests(LOOKED_AT)
         wanted = [each for each in lines if actor in (None, each.actor) and (since is None or each.at >= now - since)]
         return wanted[-limit:], now

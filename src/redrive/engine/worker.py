@@ -318,9 +318,9 @@ class Worker:
             # Of a member that was not known to be encrypted, or of a queue that has become so just now.
             self._keyless = EncryptionKeyMissing(leases.locked)
         asked = sum(want.limit for want in request.wants)
-        self._due = len(leases.items) >= asked or leases.suspects_due
+        self._due = len(leases.items) >= asked or leases.suspects_due or leases.more
         self._unasked -= {want.queue for want in request.wants}
-        if leases.items:
+        if leases.items or leases.more:
             self._in_vain = 0
         elif self._unasked & self._slots.with_room():
             self._due = True  # a request has no room for all: go round before it was in vain
