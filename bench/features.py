@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +20,9 @@ from redrive.core import codec
 from redrive.core.decide import ToDone
 from redrive.core.item import Dedupe, Item, NewItem, Terms
 from redrive.core.meters import Rate
-from redrive.core.verbs import LeaseRequest, QueueChange, Settlement, Want
+from redrive.core.verbs import GateWrite, LeaseRequest, QueueChange, Settlement, Want
 from redrive.engine.ids import new_id, new_ids
+from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
 
 MOST = 1.5
@@ -222,39 +223,72 @@ def _serial(line: str, ours: str, beside: str, base: str, *, queue: str = QUEUE,
 # --- families ---------------------------------------------------------------------------------------------------------
 
 
+async def _pause(store: Store, member: str) -> None:
+    await store.configure(member, QueueChange(paused=True))
+
+
+async def _open_breaker(store: Store, member: str) -> None:
+    await store.set_gate(GateWrite(member, 0, FAR * FAR, shut=True))
+
+
+SHUT: dict[str, Callable[[Store, str], Awaitable[None]]] = {"paused": _pause, "behind open breakers": _open_breaker}
+"""What keeps a member that has work from giving it."""
+
+
 def members(lab: Lab) -> list[Reading]:
-    """Members without work cost a lease of their family nothing. Also without the fsync."""
-    many, few = _family(lab, MEMBERS, "queue"), _family(lab, BUSY, "beside")
-    line, beside = f"lease and settle, {MEMBERS:,} members of which {BUSY} have work", f"{BUSY} of {BUSY} members"
-    readings = [_serial(line, many, beside, few, queue=FAMILY, at_most=MOST_FOR_MEMBERS)]
-    with lab.engine.lax(many) as lax, lab.engine.lax(few) as lax_few:
-        line += ", without waiting for the disk"
-        readings.append(_serial(line, lax, beside, lax_few, queue=FAMILY, at_most=MOST_FOR_MEMBERS))
+    """Members without work, and those that may not give theirs, cost a lease of their family nothing. Also without the
+    fsync.
+    """
+    readings = []
+    for shut in ("", *SHUT):
+        many, few = _family(lab, MEMBERS, shut, "queue"), _family(lab, BUSY, shut, "beside")
+        which = f"of which {BUSY} have work" if not shut else f"with work, all but {BUSY} {shut}"
+        line, beside = f"lease and settle, {MEMBERS:,} members {which}", f"{BUSY} of {BUSY} members"
+        readings.append(_serial(line, many, beside, few, queue=FAMILY, at_most=MOST_FOR_MEMBERS))
+        with lab.engine.lax(many) as lax, lab.engine.lax(few) as lax_few:
+            line += ", without waiting for the disk"
+            readings.append(_serial(line, lax, beside, lax_few, queue=FAMILY, at_most=MOST_FOR_MEMBERS))
     return readings
 
 
-def _family(lab: Lab, count: int, store: str) -> str:
-    return lab.prepared(f"members-{count}", lambda url: asyncio.run(_fill_family(url, count)), store)
+def _family(lab: Lab, count: int, shut: str, store: str) -> str:
+    name = f"members-{count}-{shut.replace(' ', '-')}"
+    return lab.prepared(name, lambda url: asyncio.run(_fill_family(url, count, SHUT.get(shut))), store)
 
 
-async def _fill_family(url: str, count: int) -> None:
-    """Each member had an item, and the first of them have as many as are leased."""
+async def _fill_family(url: str, count: int, shut: Callable[[Store, str], Awaitable[None]] | None) -> None:
+    """Each member had an item, and the first of them have as many as are leased. The others are `shut`, with an item
+    each, or have none.
+    """
     names = [FAMILY.replace("*", str(number)) for number in range(count)]
     store = await store_from_url(url).open()
     try:
-        await store.configure(FAMILY, QueueChange())
+        await store.configure(FAMILY, QueueChange(gate="*" if shut is _open_breaker else ""))
         for first in range(0, count, CHUNK):
             await store.put([NewItem(new_id(), name, b"{}") for name in names[first : first + CHUNK]])
-        done = 0
-        while items := (await store.lease(LeaseRequest("bench", (Want(FAMILY, CHUNK, TTL, 3),), new_id()))).items:
-            await store.settle([Settlement(item.id, item.deliveries, ToDone()) for item in items])
-            done += len(items)
+        done = await _finish(store)
+        if shut is not None:
+            for first in range(BUSY, count, CHUNK):
+                some = names[first : first + CHUNK]
+                await store.put([NewItem(new_id(), name, b"{}") for name in some])
+                await asyncio.gather(*(shut(store, name) for name in some))
+            done += await _finish(store)
         body = codec.encode(PAYLOAD)
         for _ in range(0, 2 * SERIAL + CHUNK, CHUNK):
             await store.put([NewItem(item_id, names[at % BUSY], body) for at, item_id in enumerate(new_ids(CHUNK))])
     finally:
         await store.close()
     check(done, count, "done")
+
+
+async def _finish(store: Store) -> int:
+    """Whatever the family gives. How many that was."""
+    done, more = 0, True
+    while more:
+        leases = await store.lease(LeaseRequest("bench", (Want(FAMILY, CHUNK, TTL, 3),), new_id()))
+        await store.settle([Settlement(item.id, item.deliveries, ToDone()) for item in leases.items])
+        done, more = done + len(leases.items), leases.more or bool(leases.items)
+    return done
 
 
 # --- unused, and idle ---------------------------------------------------------------------------------------------

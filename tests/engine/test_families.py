@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from redrive import Item, Policy, Redrive, constant, never
+from redrive.core.item import NewItem
 from redrive.core.meters import Rate
 from redrive.core.states import State
 from redrive.core.verbs import QueueChange, WorkerFacts
@@ -107,6 +110,19 @@ async def test_a_worker_without_the_kinds_that_wait_looks_for_new_work(lab: Lab)
         assert (await lab.item(late)).state is State.DONE
 
 
+async def test_a_worker_goes_on_behind_many_paused_members_without_a_pause(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    names = [f"hook:{number}" for number in range(1_000)]
+    await lab.store.configure("hook:*", QueueChange())
+    await lab.store.put([NewItem(name, name, b"null") for name in names])
+    await asyncio.gather(*(lab.store.configure(name, QueueChange(paused=True)) for name in names))
+    await app.enqueue("hook:live", None)
+    before = lab.clock.monotonic()
+    async with lab.working(app):
+        assert (ran, lab.clock.monotonic()) == (["hook:live"], before)
+
+
 async def test_what_a_lost_worker_had_of_a_member_comes_back(lab: Lab) -> None:
     app = await lab.app()
     ran = recording(app, policy=Policy(constant("1s"), 3))
@@ -123,6 +139,23 @@ async def test_capacity_of_the_family_refuses(lab: Lab) -> None:
     await app.enqueue_many("hook:a", [None, None])
     with pytest.raises(QueueFull, match=r"family 'hook:\*' holds 2 of at most 2; 1 item of 'hook:b' refused"):
         await app.enqueue("hook:b", None)
+
+
+async def test_what_the_store_has_once_is_read_without_a_row_for_each_member(
+    memory_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = await memory_lab.app()
+    recording(app, gate="api")
+    app.gate("api")
+    app.schedule("tick", "hook:a", every="1m")
+    await app.enqueue("hook:a", None)
+    memory_lab.refuse_members(monkeypatch)
+    async with memory_lab.working(app):
+        await memory_lab.pass_time("5m")
+    assert [view.name for view in await app.gates()] == ["api"]
+    assert [view.name for view in await app.schedules.list()] == ["tick"]
+    assert (await app.letters.count(), await app.letters.causes()) == (0, ())
+    assert (await app.tally(members=["hook:a"])).row("hook:a").done > 1
 
 
 async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:

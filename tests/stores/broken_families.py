@@ -15,6 +15,7 @@ from redrive.stores.memory._turns import Turns
 from redrive.stores.postgres import settings as postgres_settings
 from redrive.stores.sqlite import configure as sqlite_configure
 from redrive.stores.sqlite import families as sqlite_families
+from redrive.stores.sqlite import lease as sqlite_lease
 from redrive.stores.sqlite.tx import Tx
 from tests.stores.broken import Bent
 from tests.stores.broken_servers import Bug
@@ -80,6 +81,21 @@ class WaitsForOtherKinds(Bent):
         return super()._next_change(queue, now, None if is_family(queue) else kinds)
 
 
+class HidesTheRest(Bent):
+    """A lease says nothing of members that it did not look at."""
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        return structs.replace(await super().lease(request), more=False)
+
+
+class AsksForEver(Bent):
+    """Members of which the worker has no kind are a reason to ask again at once."""
+
+    async def lease(self, request: LeaseRequest) -> Leases:
+        leases = await super().lease(request)
+        return structs.replace(leases, more=leases.more or not leases.items)
+
+
 class HasRoomForAll(Bent):
     """The capacity of the family refuses nothing."""
 
@@ -117,6 +133,14 @@ BUGS: dict[str, Bug] = {
         "a wait ends for kinds that the worker does not have, again and again",
         ("test_family_wait_does_not_return_for_other_kinds",),
     ),
+    "HidesTheRest": Bug(
+        "a lease says nothing of members that it did not look at",
+        ("test_family_lease_tells_whether_members_are_left_to_look_at",),
+    ),
+    "AsksForEver": Bug(
+        "members of which the worker has no kind are a reason to ask again at once",
+        ("test_family_members_of_other_kinds_are_no_reason_to_ask_again_at_once",),
+    ),
     "HasRoomForAll": Bug("the capacity of the family refuses nothing", ("test_family_capacity_counts_all_members",)),
 }
 
@@ -143,6 +167,20 @@ def _sqlite_looks_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 def _sqlite_waits_for_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     right = sqlite_families.next_look
     monkeypatch.setattr(sqlite_families, "next_look", lambda tx, name, _: right(tx, name, None))
+
+
+def _sqlite_hides_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_lease, "VISITS", 1_000)
+
+
+def _sqlite_asks_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = sqlite_lease._Giving._look_again  # noqa: SLF001 - the bug is in it
+
+    def look_again(giving: Any, queue: str) -> bool:
+        giving._more |= giving._is_full  # noqa: SLF001 - as above
+        return right(giving, queue)
+
+    monkeypatch.setattr(sqlite_lease._Giving, "_look_again", look_again)  # noqa: SLF001 - as above
 
 
 def _sqlite_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +220,8 @@ PLANTS: dict[str, dict[str, Plant]] = {
             )
         ),
         "WaitsForOtherKinds": Plant(patches=(_sqlite_waits_for_other_kinds,)),
+        "HidesTheRest": Plant(patches=(_sqlite_hides_the_rest,)),
+        "AsksForEver": Plant(patches=(_sqlite_asks_for_ever,)),
         "HasRoomForAll": Plant(patches=(_sqlite_has_room_for_all,)),
     },
     "postgres": {
@@ -190,6 +230,8 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "LooksTooLate": Plant((Edit("families/look_again", "return opens;", "return opens + 500;"),)),
         "ServesTheFirstAgain": Plant((Edit("families/turns", "o.is_soon, o.place)", "o.is_soon, o.place desc)"),)),
         "WaitsForOtherKinds": Plant((Edit("families/next_look", "if of_kinds is null then", "if true then"),)),
+        "HidesTheRest": Plant((Edit("families/turns", "is_full := true;", "is_full := false;"),)),
+        "AsksForEver": Plant((Edit("families/looked_at", "l.next_at is distinct from 0", "true"),)),
         "HasRoomForAll": Plant(
             (Edit("put/crowded", "split_part(o.name, ':', 1) || ':*', count(*)", "'', count(*)"),),
         ),
@@ -208,6 +250,8 @@ PLANTS: dict[str, dict[str, Plant]] = {
                 ),
             )
         ),
+        "HidesTheRest": Plant((Edit("families", "kin.is_full and not has_more", "false"),)),
+        "AsksForEver": Plant((Edit("families", "kin.is_full and not has_more", "kin.is_full"),)),
         "HasRoomForAll": Plant(
             (Edit("putting", "if family and settings[4] and settings[4][5] then", "if false then"),)
         ),

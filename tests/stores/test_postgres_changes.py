@@ -7,12 +7,12 @@ import asyncio
 import psycopg
 import pytest
 
-from redrive.core.acts import Archive, Discard
+from redrive.core.acts import Archive, Discard, Reserve
 from redrive.core.item import NewItem, Terms
 from redrive.core.select import Ids
 from redrive.stores.postgres import PostgresStore
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import Open
+from tests.stores.postgres_hot_kit import Open, asking, finished, gone, news
 from tests.stores.postgres_kit import act, behind, failure, letters, rows, somebody_waits
 from tests.stores.test_postgres_within import dsn
 
@@ -96,3 +96,34 @@ async def test_a_letter_pruned_between_the_two_looks_comes_later(
     monkeypatch.setattr(session, "page", pruned)
     (change,) = await store.changes()
     assert (change.id, change.item) == (one, None)
+
+
+async def test_numbers_and_reservations_cost_items_that_are_no_letters_nothing(unused: str, opened: Open) -> None:
+    """The same writes without any letters as beside them, and no look at what letters alone have."""
+    counted = (
+        "select relname, n_tup_ins + n_tup_upd + n_tup_del, seq_scan + coalesce(idx_scan, 0) "
+        "from pg_stat_user_tables where schemaname = current_schema()"
+    )
+
+    async def work(prefix: str) -> dict[str, tuple[int, int]]:
+        """Writes to each table, and looks into it."""
+        before = {name: counts for name, *counts in await rows(unused, counted)}
+        store = await opened(where=unused)
+        await store.put(news(20, prefix))
+        await store.settle(finished((await store.lease(asking(20, prefix))).items))
+        await store.close()
+        await gone(unused)
+        after = {name: counts for name, *counts in await rows(unused, counted)}
+        return {name: (wrote - before[name][0], looked - before[name][1]) for name, (wrote, looked) in after.items()}
+
+    await (await opened(where=unused)).close()
+    await gone(unused)
+    plain = await work("plain")
+    store = await opened(where=unused)
+    await store.amend(Ids(tuple(await letters(store, failure(), failure()))), Reserve("replay"), act("r-2"))
+    await store.close()
+    await gone(unused)
+    beside = await work("beside")
+    assert {name: wrote for name, (wrote, _) in beside.items()} == {name: wrote for name, (wrote, _) in plain.items()}
+    for of_letters in ("change", "unnumbered", "letter"):
+        assert beside[of_letters] == plain[of_letters] == (0, 0), of_letters

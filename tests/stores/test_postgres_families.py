@@ -14,8 +14,8 @@ from redrive.core.item import Item
 from redrive.core.verbs import LeaseRequest, QueueChange, Want
 from redrive.stores.postgres import PostgresStore
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
-from tests.stores.postgres_hot_kit import Open, finished
-from tests.stores.postgres_kit import Row, behind, rows, somebody_waits
+from tests.stores.postgres_hot_kit import Open, finished, gone
+from tests.stores.postgres_kit import Row, behind, execute, rows, somebody_waits
 from tests.stores.sqlite_kit import new
 from tests.stores.test_postgres_within import dsn
 
@@ -90,3 +90,26 @@ async def test_a_settle_that_commits_after_a_lease_looked_makes_room_for_the_nex
         assert await agenda(url) == [], "it looked at the member, and one of it ran"
     await settling
     assert await leased(store) == ["second"]
+
+
+async def test_members_that_wait_for_later_are_not_read(unused: str, opened: Open) -> None:
+    """Also where the statistics are of a time when all of them had something to give."""
+    store = await opened(where=unused)
+    await store.configure(FAMILY, QueueChange())
+    await store.close()
+    await gone(unused)
+    fill = (
+        "insert into agenda (family, queue, next_at) select 'hook:*', 'hook:' || n, {} from generate_series(1, 20000) n"
+    )
+    await execute(unused, fill.format(0), "analyze agenda", "delete from agenda", fill.format(1 << 50), "vacuum agenda")
+    read = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes where indexrelname like 'agenda_%'"
+    read = f"{read} and schemaname = current_schema()"
+    ((before,),) = await rows(unused, read)
+    store = await opened(where=unused)
+    for number in range(20):
+        await store.put([new(str(number), MEMBER)])
+        assert await leased(store) == [str(number)]
+    await store.close()
+    await gone(unused)
+    ((after,),) = await rows(unused, read)
+    assert after - before < 2_000

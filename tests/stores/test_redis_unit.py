@@ -18,7 +18,7 @@ import pytest
 import redis
 
 import redrive.stores
-from redrive.core.acts import Archive, Replay
+from redrive.core.acts import Archive, Replay, Reserve
 from redrive.core.item import NewItem, Priority
 from redrive.core.select import EVERYTHING, Ids
 from redrive.core.states import State
@@ -303,6 +303,28 @@ async def test_asking_for_nothing_writes_nothing(world: World, server: Server) -
     for _ in range(3):
         assert await world.lease(5) == ()
     assert server.snapshot() == before
+
+
+async def test_numbers_and_reservations_cost_items_that_are_no_letters_nothing() -> None:
+    """Not one command more beside letters than without any."""
+    with private_redis() as server, redis.Redis.from_url(server.url()) as client:
+        store = await store_from_url(server.url()).open()
+
+        async def work() -> dict[str, int]:
+            made = news(5)
+            client.config_resetstat()
+            await store.put(made)
+            for item in (await store.lease(asking(5))).items:
+                await store.settle([finished(item)])
+            return {name: facts["calls"] for name, facts in client.info("commandstats").items()}
+
+        await work()
+        plain = await work()
+        await store.put(doomed := news(2, "other"))
+        await store.settle([dead(item) for item in (await store.lease(asking(2, queue="other"))).items])
+        assert (await store.amend(Ids(ids(doomed)), Reserve("replay"), act())).changed == ids(doomed)
+        assert await work() == plain
+        await store.close()
 
 
 async def test_the_server_has_the_clock(address: str, server: Server) -> None:

@@ -17,6 +17,7 @@ from redrive.core.acts import (
     Cancel,
     Discard,
     Replay,
+    Reserve,
 )
 from redrive.core.filters import parse
 from redrive.core.item import Dedupe, NewItem, Terms
@@ -191,6 +192,12 @@ async def test_what_is_not_used_costs_no_statement(opened: Open) -> None:
     # Each row of an executemany is one: put has 6 items with 6 payloads.
     # A letter costs two: its change number is taken and kept.
     assert counts == [19, 9, 12, 13, 3, 5]
+    await store.amend(Ids((letter.id,)), Reserve("replay"), BY)
+    counts.clear()
+    await counted(store.put([NewItem(name, "r", b"{}") for name in "ghijkl"]))
+    (other,) = (await counted(store.lease(asking(1, queue="r", nonce="n-4")))).items
+    await counted(store.settle([finished(other)], asking(3, queue="r", nonce="n-5")))
+    assert counts == [19, 9, 12], "letters, change numbers and reservations cost other queues nothing"
 
 
 # --- work that does not grow with what waits ---

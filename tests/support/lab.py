@@ -21,7 +21,7 @@ import pytest
 from redrive import Redrive
 from redrive.core.durations import parse
 from redrive.core.item import History, Item, Millis
-from redrive.core.verbs import LeaseRequest, Want
+from redrive.core.verbs import LeaseRequest, Tally, Want
 from redrive.events import Event
 from redrive.stores.base import Store
 from redrive.stores.url import store_from_url
@@ -180,6 +180,16 @@ class Lab:
         app = Redrive(store, clock=self.clock, log=False, actor="lab", max_payload=max_payload, release=release)
         self.apps.append(app)
         return await app.open()
+
+    def refuse_members(self, patch: pytest.MonkeyPatch) -> None:
+        """From now on nothing may ask for a row of every member of the families: there may be very many."""
+        right = self.store.tally
+
+        async def tally(*, members: bool | Collection[str] = True) -> Tally:
+            assert members is not True, "the rows of all members were asked for"
+            return await right(members=members)
+
+        patch.setattr(self.store, "tally", tally)
 
     # -- time ----------------------------------------------------------------------------------------------------
 

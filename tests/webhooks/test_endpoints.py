@@ -182,7 +182,7 @@ async def test_two_who_change_one_endpoint_agree_with_its_queue(lab: Lab) -> Non
             assert (await quick.app.tally()).row("webhook:shop").paused is paused
 
 
-async def test_the_statistics_of_an_endpoint(lab: Lab) -> None:
+async def test_the_statistics_of_an_endpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving(lab, 200, 422) as receiver, opened(lab, receiver) as relay:
         await add(relay, receiver)
         assert (await relay.endpoints.stats("shop")).success_rate is None
@@ -196,6 +196,7 @@ async def test_the_statistics_of_an_endpoint(lab: Lab) -> None:
         await put(relay, "d")
         lab.clock.advance("1m")
         await put(relay, "e")
+        lab.refuse_members(monkeypatch)
         stats = await relay.endpoints.stats("shop")
         assert (stats.pending, stats.delivered, stats.failed, stats.dead_letter) == (2, 1, 1, 1)
         assert (stats.success_rate, stats.oldest_pending_at) == (1 / 3, received)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Unpack
 
 from redrive.app.lifecycle import Lifecycle
@@ -107,8 +107,10 @@ class Operating(Lifecycle):
     def info(self) -> StoreInfo:
         return self._parts.check_open().store.info()
 
-    async def tally(self, *, members: bool = True) -> Tally:
-        """Without `members`, the row of a family stands in place of those of its members."""
+    async def tally(self, *, members: bool | Collection[str] = True) -> Tally:
+        """Without `members`, the row of a family stands in place of those of its members; with some names, beside those
+        of these members.
+        """
         return await self._parts.check_open().store.tally(members=members)
 
     async def overview(self, *, members: bool = False) -> Overview:

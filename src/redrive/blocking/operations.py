@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Unpack
 
 from redrive.blocking._alerts import Alerts
@@ -74,8 +74,10 @@ class Operating(Lifecycle):
     def info(self) -> StoreInfo:
         return self._app.info()
 
-    def tally(self, *, members: bool = True) -> Tally:
-        """Without `members`, the row of a family stands in place of those of its members."""
+    def tally(self, *, members: bool | Collection[str] = True) -> Tally:
+        """Without `members`, the row of a family stands in place of those of its members; with some names, beside those
+        of these members.
+        """
         return self._bridge.call(self._app.tally, members=members)
 
     def overview(self, *, members: bool = False) -> Overview:

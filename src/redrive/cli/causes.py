@@ -74,7 +74,7 @@ def list_causes(*, where: str, view: str | None, limit: int, shape: Shape, watch
 
     async def ask(app: Redrive) -> tuple[tuple[CauseView, ...], Instant]:
         text = await whole_filter(store_of(app), where, view)
-        return await app.letters.causes(text, limit=limit), (await app.tally()).at
+        return await app.letters.causes(text, limit=limit), (await app.tally(members=False)).at
 
     return look(store, ask, lambda found: show_causes(*found, shape), watch)
 
@@ -136,7 +136,7 @@ def _line(row: CauseView) -> list[str]:
 @verbose_option
 def show(*, name: str, as_json: bool, store: str) -> None:
     async def ask(app: Redrive) -> tuple[CauseView, Instant]:
-        return await app.letters.cause(name), (await app.tally()).at
+        return await app.letters.cause(name), (await app.tally(members=False)).at
 
     row, now = visit(store, ask)
     if as_json:

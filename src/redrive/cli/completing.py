@@ -125,7 +125,7 @@ async def _gates(app: Redrive, _typed: str) -> list[tuple[str, str]]:
 
 
 async def _routes(app: Redrive, _typed: str) -> list[tuple[str, str]]:
-    return [(route.route, f"{route.open} open") for route in (await app.tally()).routes if route.route]
+    return [(route.route, f"{route.open} open") for route in (await app.tally(members=False)).routes if route.route]
 
 
 async def _schedules(app: Redrive, _typed: str) -> list[tuple[str, str]]:

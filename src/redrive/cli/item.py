@@ -123,7 +123,7 @@ def list_items(
             ids, more = await _find(app, wanted, most, cursor, lambda each: each.id)
             return partial(show_ids, ids, more, shape, "no items")
         found, more = await _find(app, wanted, most, cursor, lambda each: each)
-        return partial(show_list, _listing((await app.tally()).at), found, shape, more=more)
+        return partial(show_list, _listing((await app.tally(members=False)).at), found, shape, more=more)
 
     return look(store, ask, lambda draw: draw(), watch)
 

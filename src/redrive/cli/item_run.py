@@ -59,4 +59,4 @@ def run(*, id: str, target: str, as_json: bool) -> Exit:
 async def _run(app: Redrive, text: str) -> tuple[Item, Instant]:
     async with app:
         item = await app.run_item(await app.letters.resolve(text))
-        return item, (await app.tally()).at
+        return item, (await app.tally(members=False)).at

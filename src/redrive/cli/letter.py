@@ -52,7 +52,7 @@ def show(*, id: str, as_json: bool, store: str) -> None:
 
 async def read(app: Redrive, text: str) -> tuple[History, Instant]:
     history = await app.letters.get(text)
-    return await show_body(store_of(app), history), (await app.tally()).at
+    return await show_body(store_of(app), history), (await app.tally(members=False)).at
 
 
 def page(history: History, now: Instant) -> Iterator[str]:

@@ -116,14 +116,16 @@ def list_letters(
     async def ask(app: Redrive) -> Callable[[], None]:
         text = await whole_filter(store_of(app), where, view, since)
         if by == "cause":
-            return partial(_draw_causes, await app.letters.causes(text, limit=most), (await app.tally()).at, shape)
+            return partial(
+                _draw_causes, await app.letters.causes(text, limit=most), (await app.tally(members=False)).at, shape
+            )
         if by is not None:
             return partial(_draw_facets, await app.letters.facets(text, by=by, limit=most), shape)
         if shape.quiet:
             ids, more = await gather(app, text, most, cursor, lambda item: item.id)
             return partial(show_ids, ids, more, shape, "no letters")
         found, more = await gather(app, text, most, cursor, lambda item: item)
-        return partial(_draw, found, more, (await app.tally()).at, shape)
+        return partial(_draw, found, more, (await app.tally(members=False)).at, shape)
 
     return look(store, ask, lambda draw: draw(), watch)
 

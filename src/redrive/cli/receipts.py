@@ -117,7 +117,7 @@ def list_receipts(
         await check_there(app, queue)
         await take_in(app, settings)
         found, more = await _found(app, settings.queue, most, cursor)
-        tally = await app.tally()
+        tally = await app.tally(members=(settings.queue,))
         waiting = tally.row(settings.queue).live
 
         def draw() -> None:
@@ -217,7 +217,7 @@ def show(*, id: str, queue: str | None, tenant: str | None, as_json: bool, store
 
     async def ask(app: Redrive) -> tuple[History, Instant]:
         await check_there(app, queue)
-        return await _history(app, settings, id), (await app.tally()).at
+        return await _history(app, settings, id), (await app.tally(members=False)).at
 
     history, now = visit(store, ask)
     if as_json:

@@ -176,7 +176,7 @@ class Rest:
 async def _rest(app: Redrive, queue: str) -> Rest:
     """Without numbers if the store fails: the result is reported all the same."""
     try:
-        row = (await app.tally()).row(queue)
+        row = (await app.tally(members=(queue,))).row(queue)
     except StoreError:
         return Rest(queue)
     return Rest(queue, row.open, row.live)

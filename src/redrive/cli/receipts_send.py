@@ -126,7 +126,7 @@ def _sent(item: Item) -> Sent:
 
 async def _check_runs(app: Redrive, queue: str) -> None:
     """Raises Conflict if the queue is paused: the wait would not end."""
-    row = (await app.tally()).row(queue)
+    row = (await app.tally(members=(queue,))).row(queue)
     if row.paused:
         why = f" by {row.paused_by}: {row.paused_reason}" if row.paused_by else ""
         raise Conflict(

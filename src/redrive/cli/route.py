@@ -55,7 +55,7 @@ def _line(row: RouteTally) -> list[str]:
 
 
 async def _read(app: Redrive) -> tuple[RouteTally, ...]:
-    return (await app.tally()).routes
+    return (await app.tally(members=False)).routes
 
 
 def _room(row: RouteTally) -> str:
@@ -104,7 +104,7 @@ def set_route(*, name: str, capacity: str, reason: str, as_json: bool, store: st
 
     async def act(app: Redrive) -> RouteTally:
         await app.configure_route(name, capacity=most, reason=why)
-        rows = [row for row in (await app.tally()).routes if row.route == name]
+        rows = [row for row in (await app.tally(members=False)).routes if row.route == name]
         return rows[0] if rows else RouteTally(name)
 
     now = visit(store, act, acts=True)

@@ -119,7 +119,7 @@ def list_schedules(*, shape: Shape, watch: int | None, store: str) -> int:
 
 
 async def _read(app: Redrive) -> tuple[tuple[ScheduleView, ...], Instant]:
-    return await app.schedules.list(), (await app.tally()).at
+    return await app.schedules.list(), (await app.tally(members=False)).at
 
 
 def _row(view: ScheduleView, now: Instant) -> list[str]:

@@ -154,7 +154,7 @@ def list_webhooks(
                 break
         if not found and endpoint is not None:
             await endpoints(app).get(endpoint)  # says so if there is none
-        return found, at, (await app.tally()).at
+        return found, at, (await app.tally(members=False)).at
 
     found, more, now = visit(store, ask)
     listing: Listing[Webhook] = Listing(

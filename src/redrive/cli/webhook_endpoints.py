@@ -117,7 +117,8 @@ async def _blocked(app: Redrive, endpoint: Endpoint) -> Blocked | None:
     for item in page:
         for head in (await app.history(item.id)).blocked_by[:1]:
             why = (await app.explain(head)).summary
-            return Blocked(head, (await app.tally()).row(endpoint.queue).held, redact_text(why))
+            row = (await app.tally(members=(endpoint.queue,))).row(endpoint.queue)
+            return Blocked(head, row.held, redact_text(why))
     return None
 
 

@@ -43,8 +43,8 @@ STATES = {"drain": "draining", "stop": "stopping"}
 @verbose_option
 def list_workers(*, everybody: bool, shape: Shape, watch: int | None, store: str) -> int:
     async def ask(app: Redrive) -> tuple[Instant, tuple[WorkerBeat, ...]]:
-        beats = await app.workers()
-        return (await app.tally()).at, tuple(beat for beat in beats if everybody or state_of(beat) != "stopped")
+        beats = [beat for beat in await app.workers() if everybody or state_of(beat) != "stopped"]
+        return (await app.tally(members=False)).at, tuple(beats)
 
     def draw(answer: tuple[Instant, tuple[WorkerBeat, ...]]) -> None:
         now, beats = answer

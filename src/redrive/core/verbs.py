@@ -70,11 +70,14 @@ class LeaseRequest(Struct, frozen=True):
 class Leases(Struct, frozen=True):
     """`suspects_due`: an item waits that may only be leased by a worker which holds nothing else. `locked`: a queue of
     which items were given back at once, since this process does not have their encryption keys; "" if there was none.
+    `more`: the lease looked at as many members of a family as it may and put some of them off, so that others follow:
+    ask again at once, also if nothing was given.
     """
 
     items: tuple[Item, ...] = ()
     suspects_due: bool = False
     locked: str = ""
+    more: bool = False
 
 
 class Held(Struct, frozen=True, gc=False):

@@ -68,7 +68,7 @@ class LetterSource:
         for turn in range(WALK):
             page = await self._store.find(self._which, min(LOOK << turn, MOST), cursor, oldest=True)
             if now is None and any(item.lease_until is not None for item in page.items):
-                now = (await self._store.tally()).at
+                now = (await self._store.tally(members=False)).at
             taken += await self._leased(_free(page.items, now or 0), count - len(taken), worker, ttl)
             if page.items:
                 last = page.items[-1].id

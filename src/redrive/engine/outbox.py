@@ -164,7 +164,7 @@ class OutboxWorker:
         """Serve the registered targets that have items. `wait`, or without a background: for one attempt at each item
         that is due. Raises StoreError.
         """
-        for row in (await self._store.tally()).queues:
+        for row in (await self._store.tally(members=False)).queues:
             target = target_of(row.queue)
             found = self._registered.get(target.partition("@")[0]) if is_outbox(row.queue) else None
             if found and row.queue not in self._handlers and row.ready + row.leased:

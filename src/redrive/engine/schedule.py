@@ -140,7 +140,7 @@ class _StoreTime:
         return self._clock.monotonic() + self._offset
 
     async def read(self) -> None:
-        at = (await self._store.tally()).at
+        at = (await self._store.tally(members=False)).at
         self._read_at = self._clock.monotonic()
         self._offset = at - self._read_at
 

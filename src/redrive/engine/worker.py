@@ -336,9 +336,10 @@ class Worker:
             self._keyless = EncryptionKeyMissing(leases.locked)
         asked = sum(want.limit for want in request.wants)
         # Items whose keys this process lacks made room for those behind them: these must not wait for a pause.
-        self._due = len(leases.items) >= asked or leases.suspects_due or bool(leases.locked)
+        again = leases.more or bool(leases.locked)
+        self._due = len(leases.items) >= asked or leases.suspects_due or again
         self._unasked -= {want.queue for want in request.wants}
-        if leases.items or leases.locked:
+        if leases.items or again:
             self._in_vain = 0
         elif self._unasked & self._slots.with_room():
             self._due = True  # a request has no room for all: go round before it was in vain

@@ -211,7 +211,7 @@ class OpenLetters(AskedInLoop[int]):
     async def refresh(self) -> int:
         while self._store is not None:
             added = self._added
-            tally = await self._store.tally()
+            tally = await self._store.tally(members=(self._queue,))
             # The answer may or may not include a letter that was added meanwhile: ask again.
             if added == self._added:
                 self.answered(tally.row(self._queue).open)

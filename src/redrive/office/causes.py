@@ -96,7 +96,7 @@ def _grouped(rows: Iterable[CauseTally]) -> list[_Group]:
 
 async def described(store: Store, groups: Iterable[_Group], where: Selection) -> tuple[CauseView, ...]:
     """With trend and sample. `where`: the letters that were grouped."""
-    now = (await store.tally()).at
+    now = (await store.tally(members=False)).at
     return tuple([await _view(store, group, where, now) for group in groups])
 
 

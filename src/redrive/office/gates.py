@@ -50,7 +50,7 @@ class GateView(Struct, frozen=True):
 
 
 async def list_gates(store: Store) -> tuple[GateView, ...]:
-    now = (await store.tally()).at
+    now = (await store.tally(members=False)).at
     return tuple([_view(gate, now) for gate in await _there(store)])
 
 
@@ -59,7 +59,7 @@ async def show_gate(store: Store, name: str) -> GateView:
     gate = await store.gate(name)
     if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
-    return _view(gate, (await store.tally()).at)
+    return _view(gate, (await store.tally(members=False)).at)
 
 
 async def _there(store: Store) -> list[Gate]:
@@ -128,7 +128,7 @@ async def _by_hand(store: Store, name: str, change: Next, word: str, by: Act) ->
     gate = await store.gate(name)
     if gate is None or _is_removed(gate):
         raise await _unknown(store, name)
-    now = (await store.tally()).at
+    now = (await store.tally(members=False)).at
     return _view(await _change(store, name, gate, change, now, audit=audit_entry(word, name, by)), now)
 
 

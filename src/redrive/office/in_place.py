@@ -312,7 +312,7 @@ async def would_work(store: Store, ids: Sequence[str], *, early: bool) -> Worked
     chosen = list(dict.fromkeys(ids))
     for start in range(0, len(chosen), PAGE_LIMIT):
         bite = chosen[start : start + PAGE_LIMIT]
-        now = (await store.tally()).at
+        now = (await store.tally(members=False)).at
         there = {item.id: item for item in await store.find(Ids(tuple(bite)), PAGE_LIMIT)}
         for each in bite:
             why = why_not(there[each], now, early=early) if each in there else MISSING

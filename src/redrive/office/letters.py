@@ -328,7 +328,7 @@ class Letters:
     async def count(self, filter: str = "") -> int:
         """How many letters match, however many they are."""
         if not filter.strip():
-            return sum(row.open for row in (await self._store.tally()).queues)
+            return sum(row.open for row in (await self._store.tally(members=False)).queues)
         return len(await ids_of(self._store, letters_matching(filter)))
 
     async def facets(self, filter: str = "", *, by: str = "cause", limit: int = 20) -> Facets:

@@ -174,7 +174,7 @@ class Schedules:
         """Now, and up to when ticks have been dealt with."""
         document = await self._store.document(CLOCK, PROGRESS)
         progress = Progress() if document is None else codec.decode(document.body, Progress)
-        return (await self._store.tally()).at, progress.claimed
+        return (await self._store.tally(members=False)).at, progress.claimed
 
     def _act(self, reason: str, actor: str | None) -> Act:
         return Act(self._actor if actor is None else check_actor(actor), check_reason(reason), new_id())
@@ -246,7 +246,7 @@ async def _differing(
         if kept is not None and same and bool(kept.schedule.sealed) == (schedule.queue in encrypted):
             continue
         if now is None:
-            now = (await store.tally()).at
+            now = (await store.tally(members=False)).at
         stored = sealed(schedule, ring) if ring is not None and schedule.queue in encrypted else schedule
         since = kept.since if kept is not None and same else now
         after = Kept(stored, now) if kept is None else replace(kept, schedule=stored, since=since)

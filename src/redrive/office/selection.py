@@ -182,7 +182,7 @@ def _asked_together(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
 async def _judged(store: Store, items: Sequence[Item], change: Change) -> list[Chosen]:
     """The store's time is needed only where a letter is, or was, worked on."""
     leased = any(item.letter is not None and item.lease_until is not None for item in items)
-    now = (await store.tally()).at if leased else 0
+    now = (await store.tally(members=False)).at if leased else 0
     return [_chosen(item, change, now) for item in items]
 
 

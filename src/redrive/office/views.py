@@ -47,7 +47,7 @@ class Views:
             if view.filter == filter:
                 return view
             raise Conflict(f"there is a view {name!r} already: {view.filter}", hint="replace it, or take another name")
-        view = View(name, filter, self._actor, (await self._store.tally()).at)
+        view = View(name, filter, self._actor, (await self._store.tally(members=False)).at)
         expect = 0 if there is None else there.version
         write = DocumentWrite(KIND, name, codec.encode(view), expect)
         await self._store.write_documents([write], self._entry("view save", name, filter))

@@ -161,7 +161,7 @@ class DeadLetterQueue(AsyncLifecycle):
 
     async def size(self) -> int:
         """The number of open dead letters."""
-        return (await self._app.tally()).row(self._queue).open
+        return (await self._app.tally(members=(self._queue,))).row(self._queue).open
 
     async def get_all(self) -> list[DeadReceipt]:
         """All open dead letters, first failed first."""

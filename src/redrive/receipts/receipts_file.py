@@ -89,7 +89,7 @@ class ReceiptsFile:
 
     async def _signature(self) -> object:
         """Changes when open letters come or go: the counters of the queue, and the letter that died last."""
-        row = (await self._app.tally()).row(self._queue)
+        row = (await self._app.tally(members=(self._queue,))).row(self._queue)
         page = await self._app.letters.find(letters_of(self._queue), limit=1)
         last = [(item.id, item.letter and item.letter.died_at) for item in page]
         return row.open, row.archived, row.trash, last

@@ -145,6 +145,7 @@ class Store(Protocol):
         have something to give now, VISITS of core.families at most, in turns: each gets an equal portion, then what is
         left is shared in the same order. A member that is paused, full or held back by its rate or gate is not looked
         at again before that can have changed; one that waits for the retry budget of a shared gate, LOOK_AGAIN later.
+        `more` in the answer: it looked at VISITS members and put some of them off, so ask again at once for the rest.
         `kinds` does not matter for which members are looked at: those that have only others are looked at in vain, and
         go behind the others.
         """

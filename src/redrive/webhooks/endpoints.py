@@ -200,7 +200,7 @@ class Endpoints:
 
     async def stats(self, id: str) -> EndpointStats:
         endpoint = await self.get(id)
-        row = (await self._app.tally()).row(endpoint.queue)
+        row = (await self._app.tally(members=(endpoint.queue,))).row(endpoint.queue)
         dead = await self._app.letters.count(f"queue:{endpoint.queue} {STATUSES['dead_letter']}") if row.open else 0
         ended = row.done + row.open
         waiting = parse_filter(f"queue:{endpoint.queue} {STATUSES['pending']}")

@@ -53,7 +53,7 @@ class MailboxStore(SharedStore):
 
     async def count(self, name: str) -> int:
         """In the loop: messages that are ready, delayed or in hand, and open letters under this name."""
-        tally = await self.store.tally()
+        tally = await self.store.tally(members=(name,))
         return tally.row(name).live + sum(row.open for row in tally.routes if row.route == name)
 
     async def check_same_queue(self, item: NewItem) -> None:

@@ -87,7 +87,7 @@ async def store_dead_letter(
 
 async def _check_room(shared: MailboxStore, name: str) -> None:
     """Not part of the write: letters that are sent concurrently may exceed the capacity by a few."""
-    for route in (await shared.store.tally()).routes:
+    for route in (await shared.store.tally(members=False)).routes:
         if route.route == name and route.capacity is not None and route.open >= route.capacity:
             raise MailboxFullError(
                 f"mailbox {name!r} holds {route.open:,} of at most {route.capacity:,} letters; nothing was added",

@@ -1,6 +1,7 @@
 -- Families of queues (core.families): which members a lease looks at.
 -- Inputs:    turns(family, time); look_again(queue, lane, time). Needs limits.lua and opening.lua before it
--- Outputs:   the members to look at now; whether the lane has something to give now
+-- Outputs:   the members to look at now; whether the lane has something to give now. kin.more: they were as many as may be
+--            looked at, and some of them were put off
 -- Atomicity: writes at once, and fails for nothing that kin.of has not tried. Every write of a script that may make something of
 --            a member leasable lowers it (kin.lower); only what is here puts it off or takes it away.
 
@@ -11,7 +12,9 @@ local function turns(family, time)
   for _, queue in ipairs(call('ZRANGEBYSCORE', P .. 'later:' .. family, '-inf', time, 'LIMIT', 0, VISITS)) do
     kin.lower(queue)
   end
-  return call('ZRANGE', P .. 'turns:' .. family, 0, VISITS - 1)
+  local found = call('ZRANGE', P .. 'turns:' .. family, 0, VISITS - 1)
+  kin.is_full = kin.is_full or #found == VISITS
+  return found
 end
 
 -- Its retries wait for a budget that leases of other queues fill.
@@ -33,5 +36,7 @@ local function look_again(queue, lane, time)
   elseif when then
     kin.lower(queue)
   end
-  return when and when <= time
+  local has_more = when and when <= time
+  kin.more = kin.more or kin.is_full and not has_more
+  return has_more
 end

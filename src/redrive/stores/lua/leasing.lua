@@ -2,7 +2,8 @@
 -- Inputs:    prepared(request) reads and checks all that give needs; the request is {worker, nonce, holding, wants, its key,
 --            the id of the only item asked for or ''}, a want {queue, limit, ttl, max_crashes, retries or false, turn, share
 --            or false, kinds or false}. give(prepared, time) comes after it, and may come after a write.
--- Outputs:   {2, a family that is not declared: nothing was given}, or {1 if a suspect waits else 0, id, record, payload, id, record, payload, …}
+-- Outputs:   {2, a family that is not declared: nothing was given}, or {the sum of 1 if a suspect waits and 4 if members were
+--            put off and others follow, id, record, payload, id, record, payload, …}
 -- Atomicity: give writes, want by want; nothing in it can fail that prepared has not tried.
 
 local DAY = 24 * 60 * 60 * 1000
@@ -294,7 +295,7 @@ local function nothing_yet()
 end
 
 local function answer(given, suspects_due)
-  local reply = {suspects_due and 1 or 0}
+  local reply = {(suspects_due and 1 or 0) + (kin.more and 4 or 0)}
   local ids, records = given.ids, given.records
   local bodies = fetch(P .. 'body', ids)
   for index = 1, #ids do

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from redrive.core import lanes
-from redrive.core.families import is_family, look_again, portion
+from redrive.core.families import VISITS, is_family, look_again, portion
 from redrive.core.item import Instant, Item
 from redrive.core.states import State
 from redrive.core.verbs import Held, LeaseRequest, Leases, Want
@@ -34,12 +34,14 @@ class Leasing:
         self._given: dict[tuple[str, int], _Given] = {}
         self._alone: dict[str, Held] = {}
         self._aside = 0
+        self._more = False
 
     def lease(self, request: LeaseRequest, now: Instant) -> Leases:
         last = self._given.get((request.worker, request.lane))
         if last is not None and last.nonce == request.nonce:
             return Leases(tuple(item for held in last.held if (item := self._current(held)) is not None))
         self._aside = 0
+        self._more = False
         if self._holds_a_suspect(request.worker):
             leases = Leases()
         else:
@@ -67,9 +69,9 @@ class Leasing:
     def _give(self, request: LeaseRequest, now: Instant) -> Leases:
         suspect = self._first_suspect(self._members(request.wants, now), now)
         if suspect is None:
-            return Leases(self._all(request, now))
+            return Leases(self._all(request, now), more=self._more)
         if request.holding > 0:
-            return Leases(self._all(request, now), suspects_due=True)
+            return Leases(self._all(request, now), suspects_due=True, more=self._more)
         item, want = suspect
         item = self._hand_over(item, want, request.worker, now, alone=True)
         self._limits.spend(self._table.lanes[item.queue], 0, 1, now)
@@ -140,6 +142,7 @@ class Leasing:
     def _family(self, want: Want, worker: str, now: Instant) -> tuple[Item, ...]:
         """An equal portion for each member whose turn it is; what is left for those that have more."""
         members = self._turns(want, now)
+        is_full = len(members) >= VISITS
         limit = self._limits.whole(self._table.families[want.queue], want.limit)
         items: list[Item] = []
         while members and len(items) < limit:
@@ -160,7 +163,9 @@ class Leasing:
                 given = self._plain(asked, worker, now)
                 items += given
                 when = self._look_again(self._table.lanes[member], now)
-                if given and when is not None and when <= now:
+                if when is None or when > now:
+                    self._more |= is_full
+                elif given:
                     have_more.append(member)
             members = have_more
         return tuple(items)

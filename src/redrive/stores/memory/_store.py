@@ -143,7 +143,7 @@ class MemoryStore(Beside):
 
     async def _given(self, leases: Leases) -> Leases:
         usable = await self._usable(leases.items)
-        return Leases(usable.items, leases.suspects_due, usable.locked)
+        return Leases(usable.items, leases.suspects_due, usable.locked, leases.more)
 
     async def _usable(self, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of what was leased. One that does not decrypt becomes a letter."""

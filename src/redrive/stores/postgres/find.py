@@ -308,7 +308,7 @@ async def _now(session: Session) -> Instant:
 async def tally(session: Session, *, members: bool | Collection[str] = True) -> Tally:
     named = [] if isinstance(members, bool) else [name for name in members if storable((name,))]
     rows = await session.read(session.sql("tally", "queues"), (members is True, named, session.pinned()))
-    wanted = [row for row in rows if row[1] is not None and (members is True or not row[32] or row[1] in named)]
+    wanted = [row for row in rows if row[1] is not None]
     rates = {row[1]: settings_of(row[17:31]).rate for row in wanted if is_family(row[1])}
     queues = [_queue(row, rates) for row in wanted]
     families = [row for row in queues if is_family(row.queue)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redrive.stores.postgres.session import Session
     from redrive.stores.postgres.wire import Row
 
-GIVEN, SUSPECT_WAITS, NOT_APPLIED, WOKEN, CANCELLED, KEPT = 0, 1, 2, 3, 4, 5
+GIVEN, SUSPECT_WAITS, NOT_APPLIED, WOKEN, CANCELLED, KEPT, MORE = 0, 1, 2, 3, 4, 5, 6
 """What a row of lease.sql and settle.sql says, by its first column."""
 
 _MOST = 2**31 - 1
@@ -41,6 +41,7 @@ class Answer(NamedTuple):
     """Of `settle` and `lease`: what was given, and the places that were not applied with the current delivery.
 
     `woken`: queues in which something became free. `cancelled` and `kept`: places of what ended otherwise than decided.
+    `more`: as in Leases.
     """
 
     judged: list[Judged]
@@ -49,11 +50,12 @@ class Answer(NamedTuple):
     woken: set[str]
     cancelled: set[int]
     kept: set[int]
+    more: bool = False
 
 
-async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], bool]:
+async def lease(session: Session, request: LeaseRequest) -> Answer:
     if session.memo.knows_nothing_was_given(request):
-        return [], False
+        return Answer([], False, {}, set(), set(), set())
     for want in request.wants:
         if is_family(want.queue):
             await declare_family(session, want.queue)
@@ -61,7 +63,7 @@ async def lease(session: Session, request: LeaseRequest) -> tuple[list[Judged], 
     rows = await session.call(session.sql("lease", "call"), (session.pinned(), *wanted(request, look)))
     answer = read(rows)
     given(session, request, look, answer)
-    return answer.judged, answer.suspect_waits
+    return answer
 
 
 def given(session: Session, request: LeaseRequest, look: Look, answer: Answer) -> None:
@@ -113,7 +115,7 @@ def kind_lists(kinds: Sequence[tuple[str, ...] | None]) -> Texts | None:
 def read(rows: Iterable[Row]) -> Answer:
     judged: list[Judged] = []
     refused: dict[int, int | None] = {}
-    noted: dict[int, set[Any]] = {SUSPECT_WAITS: set(), WOKEN: set(), CANCELLED: set(), KEPT: set()}
+    noted: dict[int, set[Any]] = {SUSPECT_WAITS: set(), WOKEN: set(), CANCELLED: set(), KEPT: set(), MORE: set()}
     for row in rows:
         note = row[0]
         if note == GIVEN:
@@ -122,7 +124,8 @@ def read(rows: Iterable[Row]) -> Answer:
             refused[row[1]] = row[10]
         else:
             noted[note].add(row[3] if note == WOKEN else row[1])
-    return Answer(judged, bool(noted[SUSPECT_WAITS]), refused, noted[WOKEN], noted[CANCELLED], noted[KEPT])
+    suspects, more = bool(noted[SUSPECT_WAITS]), bool(noted[MORE])
+    return Answer(judged, suspects, refused, noted[WOKEN], noted[CANCELLED], noted[KEPT], more)
 
 
 _LABELLED = b'{"tags":'

@@ -51,8 +51,7 @@ _TABLES = {
 }
 _INDEXES = {
     "agenda_next": "family, next_at, turn",
-    "agenda_pkey": "turn",
-    "agenda_queue": "queue",
+    "agenda_pkey": "queue, turn",
     "aside_pkey": "queue, key, seq",
     "attempt_pkey": "seq, delivery",
     "change_n": "n",

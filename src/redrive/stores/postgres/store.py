@@ -215,8 +215,8 @@ class PostgresStore:
     async def lease(self, request: LeaseRequest) -> Leases:
         check_lease(request)
         session = await self._here()
-        judged, suspect_waits = await lease.lease(session, request)
-        return await self._given(session, judged, suspects_due=suspect_waits)
+        answer = await lease.lease(session, request)
+        return await self._given(session, answer.judged, suspects_due=answer.suspect_waits, more=answer.more)
 
     async def settle(self, settlements: Sequence[Settlement], then: LeaseRequest | None = None) -> Settled:
         for settlement in settlements:
@@ -246,9 +246,9 @@ class PostgresStore:
         except StoreUnavailable as error:
             raise OutcomeUnknown(f"what was to end has ended, the lease that followed failed: {error}") from error
 
-    async def _given(self, session: Session, judged: list[Judged], *, suspects_due: bool) -> Leases:
+    async def _given(self, session: Session, judged: list[Judged], *, suspects_due: bool, more: bool = False) -> Leases:
         usable = await self._usable(session, judged)
-        return Leases(usable.items, suspects_due, usable.locked)
+        return Leases(usable.items, suspects_due, usable.locked, more)
 
     async def _usable(self, session: Session, judged: list[Judged], *, lapsed: bool = False) -> Usable:
         """Of what was leased, after the commit. One that is damaged or does not unpack becomes a letter."""

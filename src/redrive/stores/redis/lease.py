@@ -22,7 +22,7 @@ from redrive.stores.redis.texts import packed
 
 _decode = msgpack.Decoder().decode
 _PLAIN = b"\0"
-_UNDECLARED = 2
+_SUSPECTS_DUE, _UNDECLARED, _MORE = 1, 2, 4
 _HEADS = (b"\xdc\0\x13", b"\xdc\0\x17", b"\xdc\0\x19")
 """How the record of an item begins that has no priority and is bound to nobody, of one that has or is, and of one that
 has a kind or a release."""
@@ -73,13 +73,14 @@ async def settle_then(session: Session, settlements: Sequence[Settlement], then:
 
 async def given(session: Session, request: LeaseRequest, reply: list[Any], time: Instant) -> Leases:
     """From the reply of leasing.lua."""
+    suspects_due, more = bool(reply[0] & _SUSPECTS_DUE), bool(reply[0] & _MORE)
     if len(reply) == 1:
         # An empty answer changes nothing on the server, so its nonce is kept here and costs no write.
         session.memo.gave_nothing(request)
-        return Leases(suspects_due=reply[0] == 1)
+        return Leases(suspects_due=suspects_due, more=more)
     session.memo.gave(request)
     found = await usable(session, reply[1:], time)
-    return Leases(found.items, reply[0] == 1, found.locked)
+    return Leases(found.items, suspects_due, found.locked, more)
 
 
 async def usable(session: Session, rows: Sequence[Any], time: Instant, *, lapsed: bool = False) -> Usable:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from redrive.core import codec, lanes
-from redrive.core.families import family_of, is_family, portion
+from redrive.core.families import VISITS, family_of, is_family, portion
 from redrive.core.item import Item
 from redrive.core.lanes import Rank
 from redrive.core.verbs import LeaseRequest, Leases, QueueSettings, Want
@@ -104,6 +104,8 @@ class _Giving:
         self._memo = memo
         self._request = request
         self._aside = 0
+        self._is_full = False
+        self._more = False
 
     def give(self) -> Leases:
         tx, request = self._tx, self._request
@@ -125,7 +127,7 @@ class _Giving:
             else:
                 for lane in some:
                     items += self._plain(lane)
-        return Leases(tuple(items), suspects_due=suspect is not None)
+        return Leases(tuple(items), suspects_due=suspect is not None, more=self._more)
 
     def _one(self, item_id: str) -> Leases:
         """The item that was asked for by its id."""
@@ -152,13 +154,21 @@ class _Giving:
             lane = _lane(self._tx, want)
             return [] if lane is None else [lane]
         found: list[_Lane] = []
-        for queue in families.turns(self._tx, want.queue, want.limit):
+        members = families.turns(self._tx, want.queue, want.limit)
+        self._is_full |= len(members) >= VISITS
+        for queue in members:
             lane = _lane(self._tx, replace(want, queue=queue))
             if lane is None:
-                families.look_at_again(self._tx, queue)
+                self._look_again(queue)
             else:
                 found.append(lane)
         return found
+
+    def _look_again(self, queue: str) -> bool:
+        """Whether a member that was looked at has more to give now."""
+        has_more = families.look_at_again(self._tx, queue)
+        self._more |= self._is_full and not has_more
+        return has_more
 
     def _family(self, want: Want, members: list[_Lane]) -> list[Item]:
         """An equal portion for each member whose turn it is; what is left for those that have more."""
@@ -181,7 +191,7 @@ class _Giving:
                 given = self._plain(lane._replace(want=asked))
                 items += given
                 retries += sum([lanes.is_retry(lanes.level_of(item)) for item in given])
-                if families.look_at_again(self._tx, lane.want.queue) and given:
+                if self._look_again(lane.want.queue) and given:
                     have_more.append(lane)
             members = have_more
         return items

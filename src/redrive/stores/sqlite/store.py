@@ -284,7 +284,7 @@ class SqliteStore:
     async def _given(self, session: Session, leases: Leases) -> Leases:
         session.memo.remember(leases.items)
         usable = await self._unpacked(session, leases.items)
-        return Leases(usable.items, leases.suspects_due, usable.locked)
+        return Leases(usable.items, leases.suspects_due, usable.locked, leases.more)
 
     async def _unpacked(self, session: Session, items: tuple[Item, ...], *, lapsed: bool = False) -> Usable:
         """Of leased items, after the commit that leased them. One that does not unpack becomes a letter."""

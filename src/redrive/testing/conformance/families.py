@@ -488,6 +488,22 @@ async def test_family_member_that_is_paused_does_not_keep_others_back(world: Wor
     assert queues_of(await family(world)) == [member(7)]
 
 
+async def test_family_lease_tells_whether_members_are_left_to_look_at(world: World) -> None:
+    """Or a worker would pause while a member has work behind many that have not."""
+    await world.set(QueueChange(), FAMILY)
+    names = [member(number) for number in range(200)]
+    await world.put(*(new(queue=name) for name in names))
+    await asyncio.gather(*(world.set(QueueChange(paused=True), name) for name in names))
+    await world.put(live := new(queue=member("z")))
+    given: list[str] = []
+    for _ in range(10):
+        leases = await world.store.lease(asking(5, queue=FAMILY))
+        given += ids(leases.items)
+        if not leases.more:
+            break
+    assert (given, leases.more) == ([live.id], False)
+
+
 async def test_family_that_is_paused_gives_nothing(world: World) -> None:
     await world.put(*news(2, member("a")))
     await world.set(QueueChange(paused=True, by="ada"), FAMILY)
@@ -624,6 +640,12 @@ async def test_family_members_of_other_kinds_go_behind_the_others(world: World) 
             break
         await returns(asyncio.ensure_future(world.store.wait((FAMILY,), LONG, {FAMILY: ("refund",)})))
     assert ids(given) == (refund.id,)
+
+
+async def test_family_members_of_other_kinds_are_no_reason_to_ask_again_at_once(world: World) -> None:
+    await world.put(*(new(queue=member(number), kind="order") for number in range(100)))
+    leases = await world.store.lease(asking(5, queue=FAMILY, kinds=("refund",)))
+    assert (leases.items, leases.more) == ((), False)
 
 
 # --- never too late ---

@@ -174,9 +174,10 @@ $function$;
 
 -- :name turns
 -- The rows of the agenda of the members that a lease looks at now, locked: some of those whose time has come, then those
--- to look at now in their order. Of a member with many rows as many as are met.
+-- to look at now in their order. Of a member with many rows as many as are met. is_full: there may be others.
 create or replace function {schema}.turns(
-    now_at bigint, of_family text, out members text[], out places bigint[], out owners text[]
+    now_at bigint, of_family text, out members text[], out places bigint[], out owners text[],
+    out is_full boolean
 )
 language plpgsql volatile parallel unsafe
 as $function$
@@ -188,6 +189,7 @@ begin
     members := '{}';
     places := '{}';
     owners := '{}';
+    is_full := true;
     for round in 1 .. 6 loop
         room := 64 - cardinality(members);
         exit when room <= 0;
@@ -211,7 +213,10 @@ begin
                    ) o
                ), '{}')
         into met, places, owners, members from found f;
-        exit when met = 0;
+        if met = 0 then
+            is_full := false;
+            exit;
+        end if;
         -- What else there is of the same members.
         with more as (
             select a.turn, a.queue from {schema}.agenda a
@@ -317,6 +322,7 @@ declare
     owners text[] := '{}';
     visited text[] := '{}';
     suspect_waits boolean := false;
+    is_full boolean := false;
     s {schema}.queue;
     f {schema}.queue;
     g {schema}.given;
@@ -350,6 +356,7 @@ begin
         wants := wants || array_fill(want, array[cardinality(found_turns.members)]);
         places := places || found_turns.places;
         owners := owners || found_turns.owners;
+        is_full := is_full or found_turns.is_full;
     end loop;
     settings := settings || {schema}.doors(members);
     for nth in 1 .. cardinality(members) loop
@@ -425,7 +432,11 @@ begin
             today := have_more;
         end loop;
     end loop;
-    perform {schema}.looked_at(now_at, visited, places, owners);
+    if {schema}.looked_at(now_at, visited, places, owners) and is_full then
+        g := null;
+        g.note := 6;
+        return next g;
+    end if;
     if suspect_waits then
         g := null;
         g.note := 1;
@@ -436,28 +447,32 @@ $function$;
 
 -- :name looked_at
 -- After a lease looked at these members: the rows it saw go, and each that has something to give, now or later, has a new
--- one, behind all others.
+-- one, behind all others. Whether one of them has nothing to give now.
 create or replace function {schema}.looked_at(
     now_at bigint, visited text[], places bigint[], owners text[]
-) returns void
+) returns boolean
 language plpgsql volatile parallel unsafe
 as $function$
 #variable_conflict use_column
+declare
+    put_off boolean;
 begin
-    if cardinality(visited) = 0 then
-        return;
-    end if;
     delete from {schema}.agenda a
-    using unnest(places, owners) as o (turn, queue) where a.turn = o.turn and o.queue = any (visited);
-    insert into {schema}.agenda (family, queue, next_at)
-    select split_part(v.name, ':', 1) || ':*', v.name, l.next_at
-    from (
-        select o.name, max(o.nth) as nth from unnest(visited) with ordinality as o (name, nth)
-        where strpos(o.name, ':') > 1 group by o.name
-    ) v
-    cross join lateral (select {schema}.look_again(now_at, v.name) as next_at) l
-    where l.next_at is not null
-    order by v.nth;
+    using unnest(places, owners) as o (turn, queue)
+    where a.queue = o.queue and a.turn = o.turn and o.queue = any (visited);
+    with looked as (
+        select v.name, v.nth, {schema}.look_again(now_at, v.name) as next_at
+        from (
+            select o.name, max(o.nth) as nth from unnest(visited) with ordinality as o (name, nth)
+            where strpos(o.name, ':') > 1 group by o.name
+        ) v
+    ), again as (
+        insert into {schema}.agenda (family, queue, next_at)
+        select split_part(l.name, ':', 1) || ':*', l.name, l.next_at from looked l
+        where l.next_at is not null order by l.nth
+    )
+    select coalesce(bool_or(l.next_at is distinct from 0), false) into put_off from looked l;
+    return put_off;
 end
 $function$;
 

@@ -4,7 +4,8 @@
 --   many of them may be retries (-1: any number), whose turn it is, and the thousandths of all leases that may be retries
 --   (-1: any number) for each; the id of the only item that is asked for (null or empty: none is named); the kinds of each
 --   want as a JSON array ('': all), or null where all are for all.
--- Outputs: rows with note 0 are leases in order; one with note 1 says that a suspect waits.
+-- Outputs: rows with note 0 are leases in order; one with note 1 says that a suspect waits, one with note 6 that members of
+--   a family were put off and others follow.
 -- Atomicity: one statement. Rows that somebody else is taking are passed over, never waited for. Where a queue has a
 --   limit or stands behind a gate, leases wait for each other: their rows are locked before anything else.
 -- The planner is kept to the indexes and to one plan, whatever the statistics say: they are always old here.

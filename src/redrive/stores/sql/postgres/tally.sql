@@ -4,15 +4,23 @@
 
 -- :name queues
 -- An index serves each kind and level of a queue in due order, so the earliest of a queue is the least of a few. From one to
--- the next is one step in that index. Routes are rows whose name is null.
-with recursive counted as (
+-- the next is one step in that index, and members that are not wanted are passed over together. Routes are rows whose name
+-- is null.
+with recursive asked (everything, named, heads) as materialized (
+    select o.everything, o.named, array(
+        select left(f.name, -1) from {schema}.queue f where not o.everything and right(f.name, 2) = ':*'
+    )
+    from (select %b::boolean as everything, %b::text[] as named) o
+), counted as (
     select queue as name, sum(ready)::bigint as ready, sum(leased)::bigint as leased, sum(done)::bigint as done,
            sum(open)::bigint as open, sum(archived)::bigint as archived, sum(trash)::bigint as trash,
            sum(cancelled)::bigint as cancelled, sum(held)::bigint as held, sum(parked)::bigint as parked
     from (
         select * from {schema}.counter
         union all
-        select * from {schema}.member_counter where %b::boolean or queue = any(%b::text[])
+        select m.* from {schema}.member_counter m, asked a where a.everything
+        union all
+        select m.* from {schema}.member_counter m, asked a where not a.everything and m.queue = any(a.named)
     ) k
     group by queue
 ), step (name, kind, level) as (
@@ -20,9 +28,14 @@ with recursive counted as (
      where state = 'ready' and hold = 0 order by queue, kind, level limit 1)
     union all
     select next.queue, next.kind, next.level
-    from step cross join lateral (
+    from (
+        select s.*, left(s.name, strpos(s.name, ':')) = any(a.heads) as passed from step s, asked a
+    ) step cross join lateral (
         select c.queue, c.kind, c.level from {schema}.course c
-        where c.state = 'ready' and c.hold = 0 and (c.queue, c.kind, c.level) > (step.name, step.kind, step.level)
+        where c.state = 'ready' and c.hold = 0 and (c.queue, c.kind, c.level) > (
+            case when step.passed then left(step.name, strpos(step.name, ':') - 1) || ';' else step.name end,
+            case when step.passed then '' else step.kind end, case when step.passed then -1 else step.level end
+        )
         order by c.queue, c.kind, c.level limit 1
     ) next
 ), due (name, at) as (
@@ -31,8 +44,13 @@ with recursive counted as (
         select c.due_at from {schema}.course c
         where c.state = 'ready' and c.hold = 0 and c.queue = step.name and c.kind = step.kind and c.level = step.level
         order by c.due_at limit 1
-    ) first
+    ) first, asked a
+    where left(step.name, strpos(step.name, ':')) <> all (a.heads)
     group by step.name
+    union all
+    select n.name, least(e.first_due, e.retry_due)
+    from asked a, unnest(a.named) as n (name), lateral {schema}.earliest(n.name, null) e
+    where left(n.name, strpos(n.name, ':')) = any (a.heads)
 ), routed as (
     select route, sum(n)::bigint as open from {schema}.cause group by route
 )
@@ -44,15 +62,15 @@ left join (
            coalesce(s.paused, false), coalesce(s.paused_by, ''), coalesce(s.paused_reason, ''),
            coalesce(k.held, 0), coalesce(k.parked, 0), null::text, null::bigint,
            s.max_running, s.max_per_key, s.rate_count, s.rate_per, s.rate_burst, s.capacity, s.order_mode, s.policy,
-           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash, s.encrypt, coalesce(p.full_at, 0),
-           strpos(name, ':') > 1 and right(name, 2) <> ':*' and exists (
-               select 1 from {schema}.queue f where f.name = split_part(coalesce(k.name, s.name), ':', 1) || ':*'
-           )
-    from counted k full join {schema}.queue s using (name) left join due using (name)
+           s.gate, s.keep, s.keep_results, s.retry_share, s.keep_trash, s.encrypt, coalesce(p.full_at, 0)
+    from counted k full join (
+        select q.* from {schema}.queue q, asked a
+        where right(q.name, 2) = ':*' or left(q.name, strpos(q.name, ':')) <> all (a.heads) or q.name = any (a.named)
+    ) s using (name) left join due using (name)
     left join {schema}.pace p on p.queue = name
     union all
     select null, coalesce(k.open, 0), null, null, null, null, null, null, null, null, null, null, null, null,
-           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, false
+           name, s.capacity, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null
     from (select route as name, open from routed) k full join {schema}.route s using (name)
     where coalesce(k.open, 0) <> 0 or s.capacity is not null
 ) q on true

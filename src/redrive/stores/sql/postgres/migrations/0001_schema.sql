@@ -235,15 +235,16 @@ create table {schema}.member_counter (
 create index member_counter_queue on {schema}.member_counter (queue);
 
 -- Members of declared families that may have something to give, and from when on a lease shall look at them (0: now): too
--- early, never too late. Rows are only inserted and deleted; a member may have several.
+-- early, never too late. Rows are only inserted and deleted; a member may have several. No index begins with the turn: where
+-- statistics have most rows at 0, a lease would walk it through all that wait for later.
 create table {schema}.agenda (
-    turn bigint generated always as identity primary key,
+    turn bigint generated always as identity,
     family text collate "C" not null,
     queue text collate "C" not null,
-    next_at bigint not null
+    next_at bigint not null,
+    primary key (queue, turn)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create index agenda_next on {schema}.agenda (family, next_at, turn);
-create index agenda_queue on {schema}.agenda (queue);
 
 -- Deltas of the number of open letters.
 create table {schema}.cause (
