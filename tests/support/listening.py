@@ -42,7 +42,7 @@ async def listening(talk: Talk, context: ssl.SSLContext | None = None) -> AsyncI
             task.cancel()
         ended = await asyncio.gather(*talks, return_exceptions=True)
         for writer in talks.values():
-            with suppress(AttributeError):  # of one that closed after its last bytes had to wait: it has no loop any more
+            with suppress(AttributeError):  # closed behind bytes that had to wait: it has no loop
                 writer.transport.abort()
             with suppress(OSError):
                 await writer.wait_closed()
