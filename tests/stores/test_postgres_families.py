@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from redrive.core.item import Item
-from redrive.core.verbs import LeaseRequest, QueueChange, Want
+from redrive.core.verbs import LeaseRequest, QueueChange, Want, WorkerFacts
 from redrive.stores.postgres import PostgresStore
 from tests.stores.postgres_hot_kit import *  # noqa: F403 - the fixtures are meant
 from tests.stores.postgres_hot_kit import Open, finished, gone
@@ -90,6 +90,22 @@ async def test_a_settle_that_commits_after_a_lease_looked_makes_room_for_the_nex
         assert await agenda(url) == [], "it looked at the member, and one of it ran"
     await settling
     assert await leased(store) == ["second"]
+
+
+async def test_counters_of_members_that_did_not_move_are_not_read(unused: str, opened: Open) -> None:
+    store = await opened(where=unused)
+    await store.configure(FAMILY, QueueChange())
+    fill = "insert into member_counter (queue, done) select 'hook:' || n, 1 from generate_series(1, 20000) n"
+    await execute(unused, fill)
+    for number in range(200):
+        await store.put([new(str(number), MEMBER)])
+    await store.beat("w", WorkerFacts((FAMILY,)), 1_000)
+    await store.close()
+    await gone(unused)
+    assert await rows(unused, f"select count(*), sum(ready) from member_counter where queue = '{MEMBER}'") == [(1, 200)]
+    read = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'member_counter_queue'"
+    ((entries,),) = await rows(unused, f"{read} and schemaname = current_schema()")
+    assert entries < 2_000
 
 
 async def test_members_that_wait_for_later_are_not_read(unused: str, opened: Open) -> None:

@@ -28,6 +28,7 @@ _TABLES = {
     ),
     "line": "queue, key, head, waiting, status, gap",
     "member_counter": "queue, ready, leased, done, open, archived, trash, cancelled, held, parked",
+    "member_moved": "queue",
     "nonce": "worker, lane, nonce, at, seqs, deliveries",
     "pace": "queue, full_at",
     "queue": (

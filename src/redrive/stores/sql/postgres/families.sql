@@ -129,6 +129,9 @@ begin
         return new;
     end if;
     insert into {schema}.member_counter values (new.*);
+    if random() < 0.1 then
+        insert into {schema}.member_moved (queue) values (new.queue);
+    end if;
     if new.ready > 0 or (new.leased < 0 and exists (
         select 1 from {schema}.queue q where q.name = new.queue and q.max_running is not null
     )) then

@@ -22,9 +22,12 @@ begin
                sum(g.cancelled), sum(g.held), sum(g.parked)
         from gone g group by g.queue;
     end if;
-    -- Of members there may be very many, and most have not moved.
-    with many as (
-        select c.queue from {schema}.member_counter c group by c.queue having count(*) >= 20 limit 100
+    -- Of members there may be very many, and most have not moved: their rows are not even read.
+    with moved as (
+        delete from {schema}.member_moved m returning m.queue
+    ), many as (
+        select o.queue from (select distinct m.queue from moved m) o
+        where (select count(*) from {schema}.member_counter c where c.queue = o.queue) >= 20 limit 100
     ), gone as (
         delete from {schema}.member_counter c using many m where c.queue = any (array[m.queue]) returning c.*
     )

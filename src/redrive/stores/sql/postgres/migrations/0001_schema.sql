@@ -234,6 +234,11 @@ create table {schema}.member_counter (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 create index member_counter_queue on {schema}.member_counter (queue);
 
+-- Members whose counters may have many rows by now: `count_member` notes a sample of those that moved, `fold` empties it.
+create table {schema}.member_moved (
+    queue text collate "C" not null
+);
+
 -- Members of declared families that may have something to give, and from when on a lease shall look at them (0: now): too
 -- early, never too late. Rows are only inserted and deleted; a member may have several. No index begins with the turn: where
 -- statistics have most rows at 0, a lease would walk it through all that wait for later.
