@@ -288,7 +288,8 @@ class Operating(Lifecycle):
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        A repeat with the same `request_id` adds no revision, and gives the item as it is now. Raises NotFound,
+        A repeat with the same `request_id` adds no revision, nor does the payload that is there already; either gives
+        the item as it is now. Raises NotFound,
         EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an item that runs,
         is over, or has another revision.
         """

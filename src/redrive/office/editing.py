@@ -5,6 +5,7 @@ from __future__ import annotations
 from redrive.core.acts import Act, Edit
 from redrive.core.item import Item
 from redrive.core.select import Ids
+from redrive.core.states import State
 from redrive.errors import ConfigError, Conflict, NotFound
 from redrive.office.doors import payload_with
 from redrive.office.encryption import check_key
@@ -15,13 +16,13 @@ async def edit(
     store: Store, item_id: str, body: bytes, act: Act, *, revision: int | None, raw: bool, most: int
 ) -> Item:
     """The item as it is afterwards, also if this request edited it before. `body` is what its door shows of the
-    payload; with `raw` all of it.
+    payload; with `raw` all of it. An edit to the payload that is there adds no revision.
 
     Raises NotFound, EncryptionKeyMissing if this process lacks the key of the payload that is there, and Conflict where
     the item cannot be edited now.
     """
+    history = await store.get(item_id)
     if not raw:
-        history = await store.get(item_id)
         check_key(store, history.item)
         payload = await payload_with(store, history.item, body)
         if payload != body and revision is None:
@@ -31,13 +32,13 @@ async def edit(
     if len(body) > most:
         hint = "keep it elsewhere and put a reference to it into the payload, or raise max_payload"
         raise ConfigError(f"it has {len(body):,} bytes; the limit is {most:,}", field="payload", hint=hint)
+    item = history.item
+    same = item.payload == body and not item.flaw and revision in (None, item.revision)
+    if same and item.state in (State.READY, State.DEAD):
+        return item
     amended = await store.amend(Ids((item_id,)), Edit(body, revision), act)
     for skipped in amended.skipped:
         if skipped.code == "missing":
             raise NotFound(f"no item {item_id!r}")
         raise Conflict(f"{item_id} was not edited: {skipped.reason}", hint="look at it again: redrive item show")
-    history = await store.get(item_id)
-    if amended.already and not any((one.change, one.request_id) == ("edit", act.request_id) for one in history.deeds):
-        hint = "use another request id"
-        raise Conflict(f"{item_id} was not edited: request {act.request_id!r} is another act on it", hint=hint)
-    return history.item
+    return (await store.get(item_id)).item

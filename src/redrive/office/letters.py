@@ -314,7 +314,8 @@ class Letters:
         item = (await self.get(item_id)).item
         if item.sealed:
             hint = "give this process the key; app.letters.get(id).item.payload has the encrypted bytes"
-            raise DecryptionFailed(f"letter {item.id} of queue {item.queue!r}: {item.flaw}", key=item.sealed, hint=hint)
+            why = f"letter {item.id} of queue {item.queue!r}: {item.flaw.partition(' (')[0]}"
+            raise DecryptionFailed(why, key=item.sealed, hint=hint)
         try:
             return codec.load_payload(item.payload)
         except PayloadError:

@@ -103,7 +103,7 @@ async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amende
         await _change(store, replay_id, lambda now: replace(now, total=now.total + len(done.changed)))
     except Conflict:
         mine = And((Ids(done.changed), letters_of(replay_id)))
-        # Not under the request id itself, which has changed these letters already.
+        # Not under the request id itself: an operator who cancels the replay may do it under that.
         await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", f"{act.request_id}{RELEASED}"))
         raise
     return done
