@@ -60,7 +60,7 @@ async def test_a_missing_key_is_named_and_is_no_damage(app: Redrive, store: Memo
         with pytest.raises(DecryptionFailed) as caught:
             await app.letters.payload(letter)
         assert str(caught.value).count("(give ") == 1
-        kept = (await app.letters.replay(letter, transform=lambda payload: payload, reason="x")).skipped[0]
+        kept = (await app.letters.replay(letter, transform=lambda payload: payload, reason="x")).kept[0]
         assert (kept.code, "damage" in kept.reason, "'k1'" in kept.reason) == ("encrypted", False, True)
 
 

@@ -125,6 +125,23 @@ async def test_capacity_of_the_family_refuses(lab: Lab) -> None:
         await app.enqueue("hook:b", None)
 
 
+async def test_what_no_queue_can_have_is_refused_where_it_is_declared(lab: Lab) -> None:
+    app = await lab.app()
+    app.queue("late:a", retry_share=0.5)
+    for declare, what in (
+        (lambda: app.queue("*"), "'\\*' is not a queue name"),
+        (lambda: app.queue("safe:*", encrypt=True), "a family is not encrypted"),
+        (lambda: app.queue("plain", gate="*"), "'\\*' is not a name"),
+        (lambda: app.queue("late:*"), "'late:a' is a member of a family"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            declare()
+    app.handler("late:*")(lambda: None)  # is seen only with the store, before anything is written
+    with pytest.raises(ConfigError, match="has no share of its own"):
+        await app.enqueue("late:a")
+    assert {row.queue for row in (await lab.store.tally()).queues} == set()
+
+
 async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
     app = await lab.app()
     recording(app)
@@ -270,9 +287,8 @@ async def test_a_member_has_no_retry_share_of_its_own(lab: Lab) -> None:
     with pytest.raises(ConfigError, match="has no share of its own") as refused:
         await app.configure("hook:a", retry_share=0.5, reason="fresh first")
     assert refused.value.field == "retry_share"
-    app.queue("hook:b", retry_share=0.5)
     with pytest.raises(ConfigError, match="has no share of its own"):
-        await app.enqueue("hook:b")
+        app.queue("hook:b", retry_share=0.5)
     assert (await lab.store.settings("hook:a")).retry_share == 0.2
 
 

@@ -182,7 +182,8 @@ class Operating(Lifecycle):
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
         await parts.client.check_queue(queue)
-        await office.check_member(parts.store, queue, change, parts.registry.declared)
+        office.check_share(queue, change, parts.registry.declared)
+        await office.check_member(parts.store, queue, change)
         if settings.get("policy") is not None:
             await check_policy(parts.store, settings["policy"], parts.registry.policies)
         said = office.said(change)

@@ -434,9 +434,11 @@ class Letters:
     async def _start(
         self, which: Which, change: Replay, rate: Rate | None, act: Act, by_payload: ByPayload | None
     ) -> Replayed:
-        done = await start(self._store, await self._ids(which, change), change, rate, act, by_payload=by_payload)
+        ids = await self._ids(which, change)
+        done = await start(self._store, ids, change, rate, act, by_payload=by_payload)
         self._emit("reserve", act, len(done.changed), len(done.skipped))
-        return Replayed((), done.already, done.skipped, replay=act.request_id, reserved=done.changed)
+        name = act.request_id if ids else ""
+        return Replayed((), done.already, done.skipped, replay=name, reserved=done.changed)
 
     def _emit(self, name: str, act: Act, changed: int, left: int) -> None:
         if self._events:
