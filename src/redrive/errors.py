@@ -139,6 +139,9 @@ class MissingExtra(ConfigError):
     pass
 
 
+KEYS_HINT = "give it the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS"
+
+
 class EncryptionKeyMissing(ConfigError):
     """`queue` is encrypted, and this process has no key to encrypt with; or a payload of it is encrypted with `key`,
     which this process does not have.
@@ -149,8 +152,7 @@ class EncryptionKeyMissing(ConfigError):
         if key:
             why = f"a payload of it is encrypted with key {key!r}, which this process does not have"
             text = f"queue {queue!r}: {why}; nothing was changed"
-        hint = "give it the keys: Redrive(..., encryption=Keyring(...)) or REDRIVE_ENCRYPTION_KEYS"
-        super().__init__(text, field="encryption", hint=hint)
+        super().__init__(text, field="encryption", hint=KEYS_HINT)
         self.queue = queue
         self.key = key
 

@@ -283,20 +283,26 @@ def test_edit_a_payload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     file.write_text('{"to": "ann", "lines": [{"price": 1}]}\n')
     told = here(capsys, "item", "edit", first[:12], "--file", str(file), "--reason", "the form left it out")
     assert (told.code, told.out, told.err) == (Exit.DONE, f"{first} is at revision 1\n", "")
+    again = here(capsys, "item", "edit", first[:12], "--file", str(file), "--reason", "twice")
+    assert (again.code, again.out, again.err) == (Exit.DONE, "", "the payload is the same; nothing was changed\n")
     price = ("--set", "lines.0.price=12", "--set", 'currency="EUR"')
     told = here(capsys, "item", "edit", first, *price, "--revision", "1", "--reason", "INC-88", "--json")
     assert json.loads(told.out) == {"id": first, "revision": 2}
+    for currency, words in (("CHF", "is at revision 3"), ("GBP", "already done by this request")):
+        change = ("--set", f'currency="{currency}"', "--request", "t-1", "--reason", "x")
+        told = here(capsys, "item", "edit", first, *change)
+        assert (told.code, words in told.out + told.err) == (Exit.DONE, True)
     shown = json.loads(here(capsys, "item", "show", first, "--json").out)
-    assert shown["payload"] == {"to": "ann", "lines": [{"price": 12}], "currency": "EUR"}
+    assert shown["payload"] == {"to": "ann", "lines": [{"price": 12}], "currency": "CHF"}
     assert (shown["revisions"][0]["number"], shown["revisions"][0]["payload"]) == (0, "first")
     page = here(capsys, "item", "show", first).out
-    assert "revision  2, edited by" in page
+    assert "revision  3, edited by" in page
     assert "INC-88" in page
     earlier = here(capsys, "item", "show", first, "--revision", "0").out
     assert (earlier.splitlines()[0].startswith("revision 0, replaced"), earlier.splitlines()[1]) == (True, '"first"')
     assert json.loads(here(capsys, "item", "show", first, "--revision", "1", "--json").out)["edited_for"] == "INC-88"
-    missing = here(capsys, "item", "show", first, "--revision", "2")
-    assert (missing.code, "it is at revision 2" in missing.err) == (Exit.NOT_FOUND, True)
+    missing = here(capsys, "item", "show", first, "--revision", "3")
+    assert (missing.code, "it is at revision 3" in missing.err) == (Exit.NOT_FOUND, True)
 
 
 def test_edit_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,6 +204,15 @@ def test_a_paced_replay_is_one_in_the_background(
     assert here(capsys, "replay", "show", "r-2").code == Exit.NOT_FOUND
 
 
+def test_a_replay_of_nothing_in_the_background(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters_in(tmp_path, "a")
+    asked = ("letters", "replay", "--where", "queue:nowhere", "--background", "--reason", "x", "--yes")
+    told = here(capsys, *asked)
+    assert (told.code, told.out, told.err) == (Exit.DONE, "", "nothing to replay\n")
+    assert "replay" not in json.loads(here(capsys, *asked, "--json").out)
+    assert here(capsys, "replay", "list", "-q").out == ""
+
+
 def test_a_bad_pace_is_told_before_anything_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ids = letters_in(tmp_path, *"ab")
     told = here(capsys, "letters", "replay", *ids, "--reason", "x", "--pace", "quickly")

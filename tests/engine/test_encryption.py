@@ -49,6 +49,21 @@ async def test_handlers_and_callers_see_what_was_enqueued_and_returned(app: Redr
     assert (await app.get(item_id)).payload == b'{"number":"4111"}'
 
 
+async def test_a_missing_key_is_named_and_is_no_damage(app: Redrive, store: MemoryStore) -> None:
+    done, letter = await app.enqueue("cards", {"number": "4111"}), await app.enqueue("cards", {"number": "bad"})
+    await app.run(until_idle=True)
+    for ring in (None, OTHERS):
+        store.use_keys(ring)
+        with pytest.raises(DecryptionFailed, match=rf"the result of item {done} is encrypted with key 'k1'") as caught:
+            await app.wait(done)
+        assert caught.value.key == "k1"
+        with pytest.raises(DecryptionFailed) as caught:
+            await app.letters.payload(letter)
+        assert str(caught.value).count("(give ") == 1
+        kept = (await app.letters.replay(letter, transform=lambda payload: payload, reason="x")).kept[0]
+        assert (kept.code, "damage" in kept.reason, "'k1'" in kept.reason) == ("encrypted", False, True)
+
+
 async def test_a_worker_without_keys_does_not_start(app: Redrive, store: MemoryStore) -> None:
     item_id = await app.enqueue("cards", {"number": "4111"})
     store.use_keys(None)

@@ -158,6 +158,23 @@ async def test_what_the_store_has_once_is_read_without_a_row_for_each_member(
     assert (await app.tally(members=["hook:a"])).row("hook:a").done > 1
 
 
+async def test_what_no_queue_can_have_is_refused_where_it_is_declared(lab: Lab) -> None:
+    app = await lab.app()
+    app.queue("late:a", retry_share=0.5)
+    for declare, what in (
+        (lambda: app.queue("*"), "'\\*' is not a queue name"),
+        (lambda: app.queue("safe:*", encrypt=True), "a family is not encrypted"),
+        (lambda: app.queue("plain", gate="*"), "'\\*' is not a name"),
+        (lambda: app.queue("late:*"), "'late:a' is a member of a family"),
+    ):
+        with pytest.raises(ConfigError, match=what):
+            declare()
+    app.handler("late:*")(lambda: None)  # is seen only with the store, before anything is written
+    with pytest.raises(ConfigError, match="has no share of its own"):
+        await app.enqueue("late:a")
+    assert {row.queue for row in (await lab.store.tally()).queues} == set()
+
+
 async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
     app = await lab.app()
     recording(app)
@@ -303,9 +320,8 @@ async def test_a_member_has_no_retry_share_of_its_own(lab: Lab) -> None:
     with pytest.raises(ConfigError, match="has no share of its own") as refused:
         await app.configure("hook:a", retry_share=0.5, reason="fresh first")
     assert refused.value.field == "retry_share"
-    app.queue("hook:b", retry_share=0.5)
     with pytest.raises(ConfigError, match="has no share of its own"):
-        await app.enqueue("hook:b")
+        app.queue("hook:b", retry_share=0.5)
     assert (await lab.store.settings("hook:a")).retry_share == 0.2
 
 

@@ -95,6 +95,17 @@ async def test_a_repeated_start_keeps_a_pause_and_goes_on_with_what_was_done(sce
         await start(scene.store, ids, Replay(), None, Act("ada", WHY, "r-1"))
 
 
+async def test_a_replay_of_nothing_is_none_and_one_of_skipped_letters_is_done(scene: Scene) -> None:
+    assert await start(scene.store, (), Replay(), None, Act("ada", WHY, "r-1")) == Amended()
+    assert await scene.replays.list() == ()
+    done = await start(scene.store, ["i-none"], Replay(), None, Act("ada", WHY, "r-1"))
+    assert [one.code for one in done.skipped] == ["missing"]
+    assert [(one.state, one.total) for one in await scene.replays.list()] == [("done", 0)]
+    await scene.start(await scene.letters(2), None)
+    await scene.turns(2_000)
+    assert ((await scene.replays.get("r-1")).sent, await scene.ready()) == (2, 2)
+
+
 async def test_an_id_that_no_replay_can_have_leaves_none(scene: Scene) -> None:
     with pytest.raises(ConfigError, match="request_id: must have 1 to 128 characters, not 129"):
         await start(scene.store, await scene.letters(1), Replay(), None, Act("ada", WHY, "r" * 129))

@@ -261,10 +261,11 @@ async def test_a_new_rate_holds_from_the_next_window_on(scene: Scene) -> None:
 
 
 async def test_a_worker_waits_until_idle_for_replays_of_its_queues_alone(scene: Scene) -> None:
-    await scene.start(await scene.letters(1), Rate(1, 60_000))
+    one, two = await scene.letters(2)
+    await scene.start([one], Rate(1, 60_000))
     assert await engine.has_running(scene.store, ["q"])
     assert not await engine.has_running(scene.store, ["other", "q:*"])
-    await start(scene.store, [], Replay(queue="q:x"), Rate(5), Act("ada", WHY, "r-2"))
+    await start(scene.store, [two], Replay(queue="q:x"), Rate(5), Act("ada", WHY, "r-2"))
     assert await engine.has_running(scene.store, ["q:*"])
     await scene.replays.cancel("r-2", reason="x")
     await scene.replays.pause("r-1", reason="x")

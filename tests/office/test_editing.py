@@ -69,8 +69,11 @@ async def test_a_repeated_edit_adds_no_revision() -> None:
         await app.edit("mine", "z", reason="x")
         assert (await app.edit("mine", "y", reason="x", revision=0, request_id="t-1")).revision == 2
         await app.park("mine", "schema", reason="x", request_id="t-2")
-        with pytest.raises(Conflict, match="mine was not edited: request 't-2' is another act on it"):
-            await app.edit("mine", "v", reason="x", request_id="t-2")
+        assert (await app.edit("mine", "v", reason="x", request_id="t-2")).revision == 3
+        for raw, payload in ((False, "v"), (True, b'"v"')):
+            assert (await app.edit("mine", payload, raw=raw, reason="x")).revision == 3
+        with pytest.raises(Conflict, match="it is at revision 3, not 2"):
+            await app.edit("mine", "v", revision=2, reason="x")
 
 
 @pytest.mark.slow

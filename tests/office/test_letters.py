@@ -177,6 +177,19 @@ async def test_the_same_request_replays_once(work: Work) -> None:
     assert (await work.app.get(letter)).replays == 1
 
 
+async def test_a_request_id_may_be_that_of_several_acts(work: Work) -> None:
+    """Also of a replay in the background, a cancel of it, and then a plain replay."""
+    (letter,) = await work.letters(1)
+    ticket = {"reason": "INC-7", "request_id": "INC-7"}
+    await work.app.edit(letter, {"n": 1}, **ticket)
+    assert (await work.app.letters.replay(letter, background=True, **ticket)).reserved == (letter,)
+    assert (await work.app.letters.replay(letter, **ticket)).skipped[0].code == "reserved"
+    await work.app.replays.cancel("INC-7", **ticket)
+    assert (await work.app.letters.replay(letter, **ticket)).changed == (letter,)
+    assert (await work.app.letters.recall([letter], **ticket)).changed == (letter,)
+    assert (await work.app.letters.replay(letter, **ticket)).already == (letter,)
+
+
 async def test_a_delayed_replay_is_not_due_before(work: Work) -> None:
     (letter,) = await work.letters(1)
     await work.app.letters.replay(letter, reason="tomorrow", delay="1d")

@@ -130,6 +130,19 @@ class ReplaysEveryTime(Bent):
         )
 
 
+class OneActForARequest(Bent):
+    """The second act under a ticket's number is dropped, as if it had been done."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        if isinstance(selection, Ids):
+            deeds = {one: (await self.get(one)).deeds for one in selection.ids if self.peek(one)}
+            done = [one for one in deeds if by.request_id in {deed.request_id for deed in deeds[one]}]
+            left = tuple([one for one in selection.ids if one not in done])
+            amended = await super().amend(Ids(left), change, by, expect)
+            return structs.replace(amended, already=(*amended.already, *done))
+        return await super().amend(selection, change, by, expect)
+
+
 class IgnoresExpect(Bent):
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         return await super().amend(selection, change, by, None)

@@ -325,6 +325,7 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and false"),)),
+    "OneActForARequest": Plant((Edit("amend/done_before", "and j.change = %b", "and %b <> ''"),)),
     "IgnoresExpect": Plant(patches=(_expects_nothing,)),
     "AmendsWhatIsHeld": Plant(patches=(_amends_what_is_held,)),
     "AmendsWithoutTheLock": Plant(

@@ -256,7 +256,8 @@ PLANTS: dict[str, Plant] = {
     "ForgetsTheEvidence": Plant(
         (Edit("amend", "unset(P .. 'result', id)", "unset(P .. 'result', id) delete(P .. 'attempts:' .. id, 'list')"),)
     ),
-    "ReplaysEveryTime": Plant((Edit("amend", "return deed[5] == request", "return false"),)),
+    "ReplaysEveryTime": Plant((Edit("amend", "return deed[5] == request", "return false and deed[5]"),)),
+    "OneActForARequest": Plant((Edit("amend", "and deed[2] == change", ""),)),
     "IgnoresExpect": Plant((Edit("amend", "if expect ~= '' and tonumber(expect) ~= there then", "if false then"),)),
     "AmendsWhatIsHeld": Plant(
         (Edit("amend", "if m[STATE] == 'leased' then terms_of(m)", "if false then terms_of(m)"),)

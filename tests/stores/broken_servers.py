@@ -181,6 +181,10 @@ _LETTERS = {
         ("test_amend_changes_an_item_once_per_request", "test_unknown_outcome_of_amend"),
         machine=True,
     ),
+    "OneActForARequest": Bug(
+        "the second act under a ticket's number is dropped, as if it had been done",
+        ("test_amend_under_one_request_makes_each_kind_of_change_once",),
+    ),
     "IgnoresExpect": Bug(
         "what the operator saw is not what is changed", ("test_amend_expects_of_ids_those_that_exist",), machine=True
     ),

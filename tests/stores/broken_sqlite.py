@@ -350,6 +350,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = deliveries + 1,", "set"),)),
     "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and j.change <> '' and false"),)),
+    "OneActForARequest": Plant((Edit("amend", "and j.change = ?", "and ? <> ''"),)),
     "AuditsNothing": Plant(patches=(_audits_elsewhere,)),
     "PrunesWithoutATrace": Plant(
         (Edit("prune", "values (?, ?, ?, ?, ?, ?, ?)", "select ?, ?, ?, ?, ?, ?, ? where false"),)

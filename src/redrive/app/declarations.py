@@ -7,7 +7,7 @@ what an operator changed, and a release with another value does. Why: ADR 21.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import UNSET, convert
@@ -24,8 +24,9 @@ from redrive.errors import BadSchedule, ConfigError, Conflict
 from redrive.office.gates import declare_gate
 from redrive.office.policies import declare_policies
 from redrive.office.schedules import declare_schedules
-from redrive.office.settings import check_member, said
+from redrive.office.settings import check_member, check_share, said
 from redrive.stores.base import Store
+from redrive.stores.checks import check_change
 
 KIND = "declared"
 TRIES = 10
@@ -55,7 +56,8 @@ class Declarations:
         return other
 
     def queue(self, name: str, change: QueueChange) -> None:
-        """Several may speak of one queue: its handler, and whoever limits it."""
+        """Several may speak of one queue: its handler, and whoever limits it. Refuses what a store would refuse."""
+        check_change(name, change)
         before = said(self.queues.get(name, QueueChange()))
         now = said(change)
         for field in before.keys() & now.keys():
@@ -92,12 +94,15 @@ class Declarations:
         upto = self._said
         for policy, sayer in sorted(self._policies().items()):
             known_policy(policy, registry.policies, sayer)
+        for queue, change in self.queues.items():
+            check_share(queue, change, registry.declared)
+            await check_member(store, queue, change)
         await declare_policies(store, registry.policies)
         # Before the queues that stand behind them.
         for name in sorted(self.gates.keys() | self._gates_of_queues() - {OWN_GATE}):
             await declare_gate(store, name, self.gates.get(name))
         for queue in sorted(registry.declared | self.queues.keys()):
-            await self._write_queue(store, queue, registry.declared)
+            await self._write_queue(store, queue)
         for route, capacity in sorted(self.routes.items()):
             await _once(store, f"route:{route}", {"capacity": capacity}, _route_writer(store, route))
         await self._write_schedules(store, registry)
@@ -112,11 +117,9 @@ class Declarations:
     def _gates_of_queues(self) -> set[str]:
         return {str(change.gate) for change in self.queues.values() if change.gate is not UNSET and change.gate}
 
-    async def _write_queue(self, store: Store, queue: str, declared: Container[str]) -> None:
+    async def _write_queue(self, store: Store, queue: str) -> None:
         change = self.queues.get(queue)
         settings = {} if change is None else said(change)
-        if change is not None:
-            await check_member(store, queue, change, declared)
         # Also a queue without settings is declared: its name is known from now on.
         await store.configure(queue, QueueChange())
         if settings:

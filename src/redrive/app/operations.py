@@ -184,7 +184,8 @@ class Operating(Lifecycle):
         if not settings:
             raise ConfigError("nothing to change", field="settings", hint="say which, such as max_running=10")
         await parts.client.check_queue(queue)
-        await office.check_member(parts.store, queue, change, parts.registry.declared)
+        office.check_share(queue, change, parts.registry.declared)
+        await office.check_member(parts.store, queue, change)
         if settings.get("policy") is not None:
             await check_policy(parts.store, settings["policy"], parts.registry.policies)
         said = office.said(change)
@@ -290,7 +291,8 @@ class Operating(Lifecycle):
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        A repeat with the same `request_id` adds no revision, and gives the item as it is now. Raises NotFound,
+        A repeat with the same `request_id` adds no revision, nor does the payload that is there already; either gives
+        the item as it is now. Raises NotFound,
         EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an item that runs,
         is over, or has another revision.
         """

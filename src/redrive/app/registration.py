@@ -21,7 +21,15 @@ from redrive.core.sizes import parse as parse_size
 from redrive.engine.asks import headers_of, schema_of
 from redrive.engine.registry import Function, Handler, Signature, check_kind, user_queue_name
 from redrive.errors import ConfigError
-from redrive.office.settings import GateOptions, QueueOptions, check_capacity, check_known, check_name, queue_change
+from redrive.office.settings import (
+    GateOptions,
+    QueueOptions,
+    check_capacity,
+    check_known,
+    check_name,
+    check_share,
+    queue_change,
+)
 
 F = TypeVar("F", bound=Function)
 
@@ -39,9 +47,13 @@ class Registering(Lifecycle):
         outlives a restart, and a new release's value replaces it. None takes a limit away.
         """
         queue = user_queue_name(name)
+        change, parts = queue_change(settings, queue), self._parts
+        check_share(queue, change, parts.registry.declared)
+        for member, its in parts.declared.queues.items():
+            check_share(member, its, (queue,))
         if settings:
-            self._parts.declared.queue(queue, queue_change(settings, queue))
-        self._parts.registry.declared.add(queue)
+            parts.declared.queue(queue, change)
+        parts.registry.declared.add(queue)
         return queue
 
     def handler(

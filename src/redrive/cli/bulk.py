@@ -209,6 +209,8 @@ def _report(done: Done, how: How, wish: Wish) -> int:
 
 def _summary(changed: int, done: Done, how: How, wish: Wish) -> str:
     already, skipped = done.amended.already, done.amended.skipped
+    if wish.words.replay and done == Done():
+        return "nothing to replay"
     said = [f"{wish.words.would if how.dry_run else wish.words.done} {changed:,}"]
     if wish.words.replay:
         said[0] += f" {wish.words.noun}{'s' * (changed != 1)} for replay {wish.words.replay}"
@@ -234,7 +236,7 @@ def _as_object(changed: Iterable[str], done: Done, how: How, wish: Wish) -> dict
     return {
         "dry_run": how.dry_run,
         wish.words.key or wish.words.done: list(changed),
-        **({"replay": wish.words.replay} if wish.words.replay else {}),
+        **({"replay": wish.words.replay} if wish.words.replay and done != Done() else {}),
         **asked,
         **already,
         **({} if done.duplicates is None else {"duplicates": reasons(done.duplicates), "kept": reasons(done.kept)}),

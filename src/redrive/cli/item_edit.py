@@ -17,8 +17,9 @@ from redrive.errors import ConfigError
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
-    from redrive.core.item import Item
+    from redrive.core.item import History, Item
 
+SAME = "the payload is the same; nothing was changed"
 ABOUT = """Edit the payload of a dead letter or a waiting item. The previous payload is kept as a revision.
 
 \b
@@ -84,16 +85,28 @@ def edit(
         expected = item.revision if revision is None else revision
         made = _with(item, changes) if changes else _typed(item)
         if made == item.payload:
-            say("the payload is the same; nothing was changed")
+            say(SAME)
             return
     payload = made
-    done = visit(
-        store, lambda app: app.edit(id, payload, revision=expected, raw=raw, reason=reason, request_id=request)
-    )
+
+    async def act(app: Redrive) -> tuple[History, Item]:
+        before = await app.letters.get(id)
+        done = await app.edit(before.item.id, payload, revision=expected, raw=raw, reason=reason, request_id=request)
+        return before, done
+
+    before, done = visit(store, act)
+    _report(before, done, request, as_json=as_json)
+
+
+def _report(before: History, done: Item, request: str | None, *, as_json: bool) -> None:
     if as_json:
         write_json({"id": done.id, "revision": done.revision})
-        return
-    write(clean(f"{done.id} is at revision {done.revision}"))
+    elif done.revision != before.item.revision:
+        write(clean(f"{done.id} is at revision {done.revision}"))
+    elif request in [deed.request_id for deed in before.deeds if deed.change == "edit"]:
+        say(clean(f"already done by this request; {done.id} is at revision {done.revision}"))
+    else:
+        say(SAME)
 
 
 def _read(path: str, *, raw: bool) -> bytes:

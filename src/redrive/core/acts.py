@@ -11,7 +11,7 @@ from redrive.core.states import Disposition, State
 
 
 class Act(Struct, frozen=True):
-    """Who does it, why, and under which request. An item is changed at most once per request id."""
+    """Who does it, why, and under which request. Each kind of change is made to an item at most once per request id."""
 
     actor: str
     reason: str
@@ -144,7 +144,7 @@ Change = (
 
 SkipCode = Literal[
     # By what it is: its state, or the disposition of the letter.
-    "missing", "damaged", "ready", "leased", "done", "cancelled", "dead", "open", "archived", "trash",
+    "missing", "damaged", "encrypted", "ready", "leased", "done", "cancelled", "dead", "open", "archived", "trash",
     # By what is kept beside it.
     "parked", "not_parked", "reserved", "not_reserved", "revision", "edits", "tags", "put_off",
     "not_replayed", "leased_since", "ended_since",
@@ -175,7 +175,7 @@ class Skipped(Struct, frozen=True):
 
 
 class Amended(Struct, frozen=True):
-    """`already`: changed by an earlier call with the same request id."""
+    """`already`: changed so by an earlier call with the same request id."""
 
     changed: tuple[str, ...] = ()
     already: tuple[str, ...] = ()
@@ -248,6 +248,13 @@ def reserved_for(replay: str) -> Refusal:
 
 def not_reserved(replay: str) -> Refusal:
     return Refusal(f"it is not reserved for replay {replay}" if replay else "it is not reserved", "not_reserved")
+
+
+def unreadable(flaw: str, key: str) -> Refusal:
+    """`key`: the one that the payload is encrypted with; "" if it is not encrypted."""
+    if key:
+        return Refusal(f"its payload cannot be read: {flaw}", "encrypted")
+    return Refusal(f"it is damaged: {flaw}", "damaged")
 
 
 def key_held(holder: str) -> Refusal:

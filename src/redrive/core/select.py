@@ -27,7 +27,8 @@ class Ids(Struct, frozen=True, tag=True):
 
 
 class Match(Struct, frozen=True, tag=True):
-    """One field against one value. `glob`: `*` stands for any run of characters and is the only wildcard.
+    """One field against one value. `glob`: `*` stands for any run of characters and is the only wildcard; alone, it
+    matches every value but the empty one.
 
     `age`, `died` and `due` compare a duration in milliseconds with the time since enqueue, since death and since it was
     due; `enqueued_at`, `died_at` and `due_at` an instant. `tag` is any of an item's tags.
@@ -274,9 +275,9 @@ def may_match_queue(selection: Selection, queue: str) -> bool:
     """False when no item of that queue can match. True may also mean that it is not plain to see."""
     match selection:
         case Match("queue", op, value):
-            return isinstance(value, str) and _fits(op, value, queue)
+            return isinstance(value, str) and fits(op, value, queue)
         case Not(Match("queue", op, value)):
-            return not (isinstance(value, str) and _fits(op, value, queue))
+            return not (isinstance(value, str) and fits(op, value, queue))
         case And(parts):
             return all(may_match_queue(part, queue) for part in parts)
         case Or(parts):
@@ -354,20 +355,28 @@ def _holds(hold: str) -> tuple[str, ...]:
 
 def _compare(field: str, op: Op, value: str | int, item: Item, now: Instant) -> bool:
     if field in _SEVERAL:
-        return isinstance(value, str) and any(_fits(op, value, one) for one in _SEVERAL[field](item))
+        return isinstance(value, str) and any(fits(op, value, one) for one in _SEVERAL[field](item))
     actual = _read(field, item)
     if isinstance(actual, str):
         if not isinstance(value, str):
             return False
         # People know an error by its class, not by the module it came from.
-        return _fits(op, value, actual) or (field == "error" and _fits(op, value, actual.rpartition(".")[2]))
+        return fits(op, value, actual) or (field == "error" and fits(op, value, actual.rpartition(".")[2]))
     if actual is None or not isinstance(value, int) or op == "glob":
         return False
     return _ordered(now - actual if FIELDS[field] == "duration" else actual, op, value)
 
 
-def _fits(op: Op, value: str, actual: str) -> bool:
-    return glob_match(value, actual) if op == "glob" else op == "=" and value == actual
+def fits(op: Op, value: str, actual: str) -> bool:
+    """A text field against one value. A field that is empty has no value, so no pattern with a `*` fits it."""
+    if op == "glob" and "*" in value:
+        return bool(actual) and glob_match(value, actual)
+    return op in {"=", "glob"} and value == actual
+
+
+def any_value(pattern: str) -> bool:
+    """Whether a pattern with a `*` fits every text but the empty one."""
+    return not pattern.strip("*")
 
 
 def _read(field: str, item: Item) -> str | int | None:

@@ -18,7 +18,9 @@ from redrive.engine.registry import Registry, is_outbox, unknown_queue, user_que
 from redrive.engine.store_retry import retry_unknown
 from redrive.engine.waiting import history_at_end
 from redrive.errors import (
+    KEYS_HINT,
     ConfigError,
+    DecryptionFailed,
     ItemFailed,
     NotFound,
     PayloadUndecodable,
@@ -26,8 +28,10 @@ from redrive.errors import (
 )
 from redrive.events import Enqueued, Events
 from redrive.stores.base import Store
+from redrive.stores.bodies import as_stored
 from redrive.stores.checks import taken
 from redrive.stores.clock import Clock
+from redrive.stores.packing import is_sealed, key_id_of
 
 ENCODE_CHUNK = 500
 ID_LIMIT = 128
@@ -142,7 +146,14 @@ class Client:
 
     async def wait(self, item_id: str, timeout: Duration | None) -> Any:
         limit = None if timeout is None else parse(timeout, field="timeout")
-        return _result(await history_at_end(str(item_id), self._store, self._events, self._clock, limit))
+        history = await history_at_end(str(item_id), self._store, self._events, self._clock, limit)
+        if history.item.flaw and history.item.result is None:
+            kept = (await as_stored(self._store.get(str(item_id)), "raw")).item.result
+            if kept is not None and is_sealed(kept):
+                key = key_id_of(kept)
+                why = f"the result of item {item_id} is encrypted with key {key!r}, and this process cannot decrypt it"
+                raise DecryptionFailed(why, key=key, hint=KEYS_HINT)
+        return _result(history)
 
 
 def _several(payloads: object) -> list[object]:
@@ -174,7 +185,7 @@ def _decoded(result: bytes) -> Any:
 
 def _result(history: History) -> Any:
     item = history.item
-    if item.state is State.DONE and item.result is None and item.flaw:
+    if item.state is State.DONE and item.result is None and item.flaw and not item.sealed:
         raise StoreCorrupt(f"item {item.id} is done, but: {item.flaw}")
     if item.state is State.DONE:
         return None if item.result is None else _decoded(item.result)

@@ -41,6 +41,10 @@ def user_queue_name(name: object) -> str:
     """As `check_queue_name`, for a queue that a user declares or handles."""
     queue = check_queue_name(name)
     check_pattern(queue)
+    if queue == "*":
+        raise ConfigError(
+            "'*' is not a queue name", field="queue", hint="name each queue, or a family such as webhook:*"
+        )
     if is_outbox(queue):
         raise outbox_refused(queue)
     return queue

@@ -41,7 +41,8 @@ def _record_of(item: Item, history: History | None, *, decrypt: bool) -> Record:
     for part in payloads_of(history or History(item)) if decrypt else ():
         if part.sealed:
             hint = "give this process the key, or export without decrypt"
-            raise DecryptionFailed(f"letter {item.id}: {part.flaw}", key=part.sealed, hint=hint)
+            why = part.flaw.partition(" (")[0]  # without the hint of its own
+            raise DecryptionFailed(f"letter {item.id}: {why}", key=part.sealed, hint=hint)
     return record_of(item, history)
 
 

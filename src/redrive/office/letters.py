@@ -319,7 +319,8 @@ class Letters:
         item = (await self.get(item_id)).item
         if item.sealed:
             hint = "give this process the key; app.letters.get(id).item.payload has the encrypted bytes"
-            raise DecryptionFailed(f"letter {item.id} of queue {item.queue!r}: {item.flaw}", key=item.sealed, hint=hint)
+            why = f"letter {item.id} of queue {item.queue!r}: {item.flaw.partition(' (')[0]}"
+            raise DecryptionFailed(why, key=item.sealed, hint=hint)
         try:
             return codec.load_payload(item.payload)
         except PayloadError:
@@ -438,9 +439,11 @@ class Letters:
     async def _start(
         self, which: Which, change: Replay, rate: Rate | None, act: Act, by_payload: ByPayload | None
     ) -> Replayed:
-        done = await start(self._store, await self._ids(which, change), change, rate, act, by_payload=by_payload)
+        ids = await self._ids(which, change)
+        done = await start(self._store, ids, change, rate, act, by_payload=by_payload)
         self._emit("reserve", act, len(done.changed), len(done.skipped))
-        return Replayed((), done.already, done.skipped, replay=act.request_id, reserved=done.changed)
+        name = act.request_id if ids else ""
+        return Replayed((), done.already, done.skipped, replay=name, reserved=done.changed)
 
     def _emit(self, name: str, act: Act, changed: int, left: int) -> None:
         if self._events:

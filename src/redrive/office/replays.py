@@ -55,19 +55,28 @@ async def start(
     """Reserve these letters for the replay with the act's request id; a worker sends them.
 
     May be repeated, also with more letters: the replay keeps its rate, and a paused one stays paused. Raises Conflict
-    if it was cancelled, or has other options.
+    if it was cancelled, or has other options. Without letters there is no replay, and one of which every letter is
+    skipped is done.
     """
     replay_id = act.request_id
     check_replay_id(replay_id, "request_id")
+    if not ids:
+        return Amended()
     new = BackgroundReplay(replay_id, "reserving", change, rate, act.actor, act.reason, 0, by_payload=by_payload)
     await _begin(store, new)
     done = [await _reserve(store, bite, replay_id, act) for bite in bites_of(ids, Reserve(replay_id))]
-    await _change(store, replay_id, lambda now: replace(now, state="running") if now.state == "reserving" else now)
+    await _change(store, replay_id, _begun)
     return Amended(
         tuple(chain.from_iterable(one.changed for one in done)),
         tuple(chain.from_iterable(one.already for one in done)),
         tuple(chain.from_iterable(one.skipped for one in done)),
     )
+
+
+def _begun(replay: BackgroundReplay) -> BackgroundReplay:
+    if replay.state != "reserving":
+        return replay
+    return replace(replay, state="running" if replay.total else "done")
 
 
 async def _begin(store: Store, new: BackgroundReplay) -> None:
@@ -103,7 +112,7 @@ async def _reserve(store: Store, bite: Bite, replay_id: str, act: Act) -> Amende
         await _change(store, replay_id, lambda now: replace(now, total=now.total + len(done.changed)))
     except Conflict:
         mine = And((Ids(done.changed), letters_of(replay_id)))
-        # Under another request id: the replay's own has changed these letters already.
+        # Not under the request id itself: an operator who cancels the replay may do it under that.
         await store.amend(mine, Unreserve(), Act(act.actor, "the replay is over", f"{act.request_id}{RELEASED}"))
         raise
     return done
@@ -120,7 +129,9 @@ async def _change(
         changed = change(read(document))
         writes = [DocumentWrite(ACTIVE, replay_id, codec.encode(changed), document.version)]
         try:
-            await store.write_documents(over(document, changed) if changed.state == "cancelled" else writes, audit)
+            await store.write_documents(
+                over(document, changed) if changed.state in {"cancelled", "done"} else writes, audit
+            )
         except Conflict:
             continue
         return changed

@@ -92,12 +92,15 @@ def queue_change(options: Mapping[str, Any], queue: str = "") -> QueueChange:
     return QueueChange(**values)
 
 
-async def check_member(store: Store, queue: str, change: QueueChange, declared: Container[str] = ()) -> None:
-    """`declared`: names that the store need not be asked for."""
+async def check_member(store: Store, queue: str, change: QueueChange) -> None:
+    """Against the families that the store has."""
+    if family_of(queue) and change.retry_share is not UNSET:
+        check_share(queue, change, [row.queue for row in (await store.tally(members=False)).families])
+
+
+def check_share(queue: str, change: QueueChange, families: Container[str]) -> None:
     family = family_of(queue)
-    if not family or change.retry_share is UNSET:
-        return
-    if family in declared or any(row.queue == family for row in (await store.tally(members=False)).families):
+    if family and family in families and change.retry_share is not UNSET:
         hint = f"set it for {family!r}: one lease, with one share, is for all of its members"
         raise ConfigError(
             f"{queue!r} is a member of a family and has no share of its own", field="retry_share", hint=hint

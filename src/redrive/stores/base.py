@@ -224,10 +224,11 @@ class Store(Protocol):
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
         """Move items nobody holds, as far as legal, in one atomic write with its audit entry (journal topic `audit`).
 
-        An item is changed at most once per `by.request_id`; a repeat reports it in `already`. Illegal moves and ids
-        that do not exist are `skipped` with the reason and its code. With `expect`, raises Conflict and changes nothing
-        unless exactly so many items match. At most PAGE_LIMIT items for a selection that is not Ids: earliest first.
-        Only what still matches can be reported, so an act that may have to be repeated names its items by Ids.
+        An item is changed at most once per `by.request_id` by each kind of change; a repeat reports it in `already`.
+        Illegal moves and ids that do not exist are `skipped` with the reason and its code. With `expect`, raises
+        Conflict and changes nothing unless exactly so many items match. At most PAGE_LIMIT items for a selection that
+        is not Ids: earliest first. Only what still matches can be reported, so an act that may have to be repeated
+        names its items by Ids.
 
         Replay: back at its place if it still is the (dead) head of its order key or others were ever put to wait for
         it, else at the tail; held again if an item of `after` is not done, and then behind those with a place before

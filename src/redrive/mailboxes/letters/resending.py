@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Raw, structs
 
 from redrive.core import typed_codec
-from redrive.core.acts import Act, Refusal, Replay, SkipCode, refusal
+from redrive.core.acts import Act, Refusal, Replay, SkipCode, refusal, unreadable
 from redrive.core.item import History, Item, NewItem, Priority
 from redrive.core.states import Disposition
 from redrive.engine.forks import parent_only
@@ -89,7 +89,7 @@ class MailboxReplay(LetterReplay):
                 self.keep(letter.id, "it could not be judged", error)
                 return None
         if letter.item.flaw:
-            return Refusal(f"it is damaged: {letter.item.flaw}", "damaged")
+            return unreadable(letter.item.flaw, letter.item.sealed)
         target = self._target(letter)
         make = partial(MailboxPlan, letter, target.name, destination(target), target=target)
         if not isinstance(target, StoreMailbox):

@@ -19,7 +19,8 @@ class Replayed(Amended, frozen=True):
 
     All others are still letters, each with its reason: `duplicates`, because another letter has the same dedupe key;
     `kept`, because a function failed on them; `skipped`, because they are leased, or are not letters any more.
-    With `pace` or `background` none is sent yet: `reserved` are the letters that are kept for the replay `replay`.
+    With `pace` or `background` none is sent yet: `reserved` are the letters that are kept for the replay `replay`; ""
+    if there was nothing to replay.
     """
 
     replayed: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from redrive.core.acts import (
     Refusal,
     Replay,
     Skipped,
+    unreadable,
 )
 from redrive.core.item import History, Item, NewItem, Priority, Terms
 from redrive.core.payloads import ABSENT, Reading
@@ -166,7 +167,7 @@ class _ByPayload(LetterReplay):
         if item.sealed and self.change.reserved:
             raise _StopError(f"letter {item.id}: {item.flaw}")
         if item.flaw:
-            return Refusal(f"it is damaged: {item.flaw}", "damaged")
+            return unreadable(item.flaw, item.sealed)
         with parent_only():
             key = self._key(item)
             if key is ABSENT:

@@ -10,7 +10,7 @@
 --            for which letters are to be reserved (replay) and for which they must be (reserved), or empty; the audit
 --            entry: actor, reason and request id as JSON, and its body up to and from the changed ids; the payload of an edit;
 --            then per item: id; id as JSON; the record it was judged by, or empty
--- Outputs:   per item 0 (changed), 1 (changed earlier by this request), 2 (does not exist), 3 (its record is damaged), 4
+-- Outputs:   per item 0 (changed), 1 (changed earlier so by this request), 2 (does not exist), 3 (its record is damaged), 4
 --            (it keeps nothing back), 5 (it was leased meanwhile), 6 (it keeps others back), 7 (it is not parked), 8 (it is
 --            parked), a list: 'twin' and the item that has its dedupe key, 'vain' or 'unknown' and what it waits for, 'there' and the queue in which it is, 'bound'
 --            and the queue in which others were put to wait for it, 'tags' and how many it would have, 'held' and by whom, 'recall'
@@ -33,7 +33,7 @@ local at = now()
 -- Only what may hold the request id is taken apart.
 local function done_before(acts)
   return acts and string.find(acts, request, 1, true) and each_deed(acts, function(deed)
-    return deed[5] == request
+    return deed[5] == request and deed[2] == change
   end)
 end
 

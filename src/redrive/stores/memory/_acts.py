@@ -68,7 +68,7 @@ class Acts:
             item = self._table.items.get(item_id)
             if item is None:
                 skipped.append(Skipped(item_id, *MISSING))
-            elif self._table.has_deed(item_id, by.request_id):
+            elif self._table.has_deed(item_id, audit.word(change), by.request_id):
                 already.append(item_id)
             elif reason := self._refusal(item, change, claimed, now):
                 skipped.append(Skipped(item_id, *reason))

@@ -248,9 +248,9 @@ class Table:
     def add_revision(self, item_id: str, revision: Revision) -> None:
         self._trail(item_id).revisions.append(revision)
 
-    def has_deed(self, item_id: str, request_id: str) -> bool:
+    def has_deed(self, item_id: str, change: str, request_id: str) -> bool:
         trail = self._trails.get(item_id)
-        return trail is not None and any(deed.request_id == request_id for deed in trail.deeds)
+        return trail is not None and any((deed.change, deed.request_id) == (change, request_id) for deed in trail.deeds)
 
     def history(self, item: Item, blocked_by: tuple[str, ...]) -> History:
         trail = self._trails.get(item.id) or _Trail()

@@ -104,7 +104,7 @@ class Place(NamedTuple):
 async def amend(session: Session, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     async def work(tx: Tx) -> Amended:
         places, missing = await _meant(session, tx, selection, expect, _joined(change))
-        before = await _changed_before(session, tx, places, by)
+        before = await _changed_before(session, tx, places, change, by)
         reserved = await _reserved(session, tx, places)
         changed: list[Place] = []
         already: list[str] = []
@@ -256,11 +256,12 @@ def _expect(count: int, expect: int | None) -> None:
         )
 
 
-async def _changed_before(session: Session, tx: Tx, places: list[Place], by: Act) -> set[int]:
+async def _changed_before(session: Session, tx: Tx, places: list[Place], change: Change, by: Act) -> set[int]:
     if not places:
         return set()
     seqs = bigints([place.seq for place in places])
-    return {seq for (seq,) in await tx.execute(session.sql("amend", "done_before"), (seqs, by.request_id))}
+    values = (seqs, by.request_id, audit.word(change))
+    return {seq for (seq,) in await tx.execute(session.sql("amend", "done_before"), values)}
 
 
 async def _reserved(session: Session, tx: Tx, places: list[Place]) -> dict[int, str]:

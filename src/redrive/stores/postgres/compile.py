@@ -12,7 +12,7 @@ from typing import NamedTuple, assert_never
 
 from redrive.core import select
 from redrive.core.item import Instant
-from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, glob_match
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, fits
 from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
 from redrive.stores import residue
@@ -178,6 +178,8 @@ def _text(field: str, column: str, op: Op, value: str) -> Compiled:
 def _glob(field: str, column: str, pattern: str) -> Compiled:
     if field not in select.LETTER_FIELDS and "\0" in pattern:
         return _FALSE
+    if select.any_value(pattern) and field != "tag":
+        return Compiled(f"{column} <> ''")
     like = shown(pattern).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
     if field == "error":
         return Compiled("(l.error like %b or l.error_short like %b)", (like, like))
@@ -204,15 +206,11 @@ def holds_of(op: Op, value: str) -> list[int]:
 
 
 def _kept(op: Op, value: str) -> list[int]:
-    return [number for number in _NUMBERS if _fits(op, value, HOLDS[number])]
+    return [number for number in _NUMBERS if fits(op, value, HOLDS[number])]
 
 
 def _fits_parked(op: Op, value: str) -> bool:
-    return _fits(op, value, "parked") or _fits(op, value, "order")
-
-
-def _fits(op: Op, value: str, word: str) -> bool:
-    return glob_match(value, word) if op == "glob" else op == "=" and value == word
+    return fits(op, value, "parked") or fits(op, value, "order")
 
 
 def storable(ids: Iterable[str]) -> list[str]:

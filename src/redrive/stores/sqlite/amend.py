@@ -99,7 +99,7 @@ class Place(NamedTuple):
 
 def amend(tx: Tx, selection: Selection, change: Change, by: Act, expect: int | None) -> Amended:
     places, missing = _meant(tx, selection, expect)
-    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id))}
+    before = {seq for (seq,) in tx.execute(_SQL["done_before"], (_numbers(places), by.request_id, audit.word(change)))}
     bound = {item.seq: item for item in tied.read(tx, [place.seq for place in places if place.ties & _NEEDED])}
     refusals = rebind.Refusals(tx, change)
     leased = _leased_letters(tx, places, change)

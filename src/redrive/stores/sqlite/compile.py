@@ -10,7 +10,7 @@ from typing import assert_never
 from redrive.core import select
 from redrive.core.item import Instant
 from redrive.core.lanes import PRIORITIES
-from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, glob_match
+from redrive.core.select import And, Ids, Match, Not, Op, Or, Path, Selection, Text, any_value, fits
 from redrive.core.terms import HOLDS
 from redrive.errors import ConfigError
 from redrive.stores import residue
@@ -117,19 +117,15 @@ def _match(field: str, op: Op, value: Value, now: Instant, letters: bool) -> Com
     return f"{_COLUMNS[field]} {op} ?", (max(_INT64[0], min(value, _INT64[1])),)
 
 
-def _fits(op: Op, value: str, word: str) -> bool:
-    return glob_match(value, word) if op == "glob" else op == "=" and value == word
-
-
 def _priority(op: Op, value: str) -> Compiled:
-    places = [place for place, word in enumerate(PRIORITIES) if _fits(op, value, word)]
+    places = [place for place, word in enumerate(PRIORITIES) if fits(op, value, word)]
     return (f"i.priority in ({', '.join(map(str, places))})", ()) if places else _FALSE
 
 
 def _hold(op: Op, value: str) -> Compiled:
     """Who is behind a dead head that parks has the holds `parked` and `order` besides the one that is kept."""
-    kept = [str(place) for place, word in enumerate(HOLDS) if word and _fits(op, value, word)]
-    parked = _fits(op, value, "parked") or _fits(op, value, "order")
+    kept = [str(place) for place, word in enumerate(HOLDS) if word and fits(op, value, word)]
+    parked = fits(op, value, "parked") or fits(op, value, "order")
     if not kept:
         return (f"(i.hold not in (0, 4) and {_PARKED})", ()) if parked else _FALSE
     listed = f"i.hold in ({', '.join(kept)})"
@@ -184,6 +180,8 @@ def _column(field: str, op: Op, value: str, letters: bool) -> Compiled:  # noqa:
 def _glob(column: str, pattern: str) -> Compiled:
     if "*" not in pattern:
         return f"{column} = ?", (pattern,)
+    if any_value(pattern):
+        return f"{column} <> ''", ()
     slow = f"{GLOB}(?, {column})"
     # SQLite's GLOB backtracks over every star and stops at a NUL.
     if pattern.count("*") > 3 or len(pattern) > 1000 or "\0" in pattern:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from redrive.core.acts import Archive, Tag
+from redrive.core.acts import Archive, Reserve, Tag
 from redrive.core.filters import parse, render
 from redrive.core.item import Terms
 from redrive.core.select import EVERYTHING, And, Ids, Match, Not, Or, Path, Selection, Text, matches
@@ -127,6 +127,25 @@ async def test_filter_by_tag(world: World) -> None:
     assert flat(await pages(world, Match("tag", "glob", "*u*"), 2)) == [item.id, three.id, two.id, one.id]
     amended = await world.store.amend(And((eu, us)), Archive(), act())
     assert amended.changed == (two.id,)
+
+
+async def test_filter_by_any_value_leaves_out_what_is_empty(world: World) -> None:
+    """`field:*` means that the field has a value, however many stars."""
+    plain = await world.letter()
+    told = new(kind="refund", release="1.4", terms=Terms(order_key="k"))
+    await world.put(told)
+    await world.finish(dead(await world.grab(told.id), why=failure(), route="billing"))
+    await world.store.amend(Ids((told.id,)), Reserve("r1"), act())
+    for field in ("kind", "release", "route", "reserved", "key"):
+        for pattern in ("*", "**"):
+            some = Match(field, "glob", pattern)
+            for among in (EVERYTHING, LETTERS):
+                assert flat(await pages(world, And((among, some)), 5)) == [told.id], field
+                assert flat(await pages(world, And((among, Not(some))), 5)) == [plain.id], field
+    assert set(flat(await pages(world, And((Match("queue", "glob", "*"), Match("error", "glob", "*"))), 5))) == {
+        plain.id,
+        told.id,
+    }
 
 
 async def test_filter_by_worker_due_and_instants(world: World) -> None:

@@ -88,10 +88,12 @@ order by c.seq
 limit %b::bigint;
 
 -- :name done_before
--- Which of these items an earlier amend under this request id changed.
+-- Which of these items an earlier amend with this change and request id changed.
 select d.seq from {schema}.deed d
 where d.seq = any(%b::bigint[])
-    and d.position = any(array(select j.position from {schema}.journal j where j.request_id = %b and j.change <> ''));
+    and d.position = any(array(
+        select j.position from {schema}.journal j where j.request_id = %b and j.change <> '' and j.change = %b
+    ));
 
 -- :name take_away
 -- Leases of letters that ran out. The delivery counts on, so that whoever had it is refused.

@@ -3,10 +3,10 @@
 -- Atomicity: one savepoint with letters, counters, causes, the audit entry and the deeds.
 
 -- :name done_before
--- Which of these items an earlier amend under this request id changed.
+-- Which of these items an earlier amend with this change and request id changed.
 select d.seq from journal j indexed by journal_request
 cross join json_each(?) meant cross join deed d on d.position = j.position and d.seq = meant.value
-where j.request_id = ? and j.change <> '';
+where j.request_id = ? and j.change <> '' and j.change = ?;
 
 -- :name leased_letters
 -- Those of these letters that have a lease: who works on it, or nobody if it ran out by now.
