@@ -149,6 +149,10 @@ async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
         await app.enqueue("hooks:a", None)
     with pytest.raises(ConfigError, match="is a pattern"):
         await app.enqueue("hook:*", None)
+    await app.configure("hook:*", capacity=1, reason="x")
+    await app.enqueue("hook:a")
+    with pytest.raises(ConfigError, match="'hook: b' is not a queue name"):
+        await app.enqueue("hook: b")
     with pytest.raises(ConfigError, match="is not the pattern of a family"):
         app.handler("a:b:*")
     with pytest.raises(ConfigError, match="are of one family"):
@@ -179,6 +183,16 @@ async def test_an_item_of_a_member_is_run_by_the_handler_of_the_family(lab: Lab)
     assert (await lab.drive(app.run_item(late))).state is State.DONE
     assert ran == ["hook:a"]
     assert (await app.get(other)).state is State.READY
+
+
+async def test_a_worker_of_a_member_that_does_not_exist_makes_none(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    await lab.drive(app.run(queues=["hook:zzz"], until_idle=True))
+    assert [row.queue for row in (await app.tally()).queues] == []
+    await app.enqueue("hook:zzz")
+    await lab.drive(app.run(queues=["hook:zzz"], until_idle=True))
+    assert ran == ["hook:zzz"]
 
 
 async def test_a_worker_can_serve_one_member_alone(lab: Lab) -> None:
