@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from redrive import Item, Policy, Redrive, constant, never
@@ -128,15 +130,16 @@ async def test_capacity_of_the_family_refuses(lab: Lab) -> None:
 async def test_what_no_queue_can_have_is_refused_where_it_is_declared(lab: Lab) -> None:
     app = await lab.app()
     app.queue("late:a", retry_share=0.5)
-    for declare, what in (
+    wrong: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: app.queue("*"), "'\\*' is not a queue name"),
         (lambda: app.queue("safe:*", encrypt=True), "a family is not encrypted"),
         (lambda: app.queue("plain", gate="*"), "'\\*' is not a name"),
         (lambda: app.queue("late:*"), "'late:a' is a member of a family"),
-    ):
+    )
+    for declare, what in wrong:
         with pytest.raises(ConfigError, match=what):
             declare()
-    app.handler("late:*")(lambda: None)  # is seen only with the store, before anything is written
+    app.handler("late:*")(lambda: None)  # checked when the declarations are written, before any of them is
     with pytest.raises(ConfigError, match="has no share of its own"):
         await app.enqueue("late:a")
     assert {row.queue for row in (await lab.store.tally()).queues} == set()

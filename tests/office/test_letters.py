@@ -135,7 +135,7 @@ async def test_the_same_request_replays_once(work: Work) -> None:
 async def test_a_request_id_may_be_that_of_several_acts(work: Work) -> None:
     """Also of a replay in the background, a cancel of it, and then a plain replay."""
     (letter,) = await work.letters(1)
-    ticket = {"reason": "INC-7", "request_id": "INC-7"}
+    ticket: dict[str, Any] = {"reason": "INC-7", "request_id": "INC-7"}
     await work.app.edit(letter, {"n": 1}, **ticket)
     assert (await work.app.letters.replay(letter, background=True, **ticket)).reserved == (letter,)
     assert (await work.app.letters.replay(letter, **ticket)).skipped[0].code == "reserved"
