@@ -8,7 +8,9 @@ import pytest
 
 from redrive import Policy, Redrive, never
 from redrive.cli.exits import Exit
+from redrive.core.acts import LEASED_SINCE, Amended, Skipped
 from redrive.office import bulk
+from redrive.office.replays import Replays
 from redrive.stores.sqlite import SqliteStore
 from tests.support.cli import here, letters_in, made_in, on_sqlite, on_terminal
 
@@ -196,7 +198,7 @@ def test_a_paced_replay_is_one_in_the_background(
     for word in ("pause", "resume", "pause"):
         assert here(capsys, "replay", word, "r-1", "--reason", "x", "--request", "t-1").code == Exit.DONE
     assert json.loads(here(capsys, "replay", "show", "r-1", "--json").out)["state"] == "running", "paused once"
-    assert here(capsys, "replay", "cancel", "r-1", "--reason", "x").err == "cancelled r-1: 0 sent, 5 left\n"
+    assert here(capsys, "replay", "cancel", "r-1", "--reason", "x").err == "cancelled r-1: 0 sent, 0 left\n"
     assert here(capsys, "replay", "undo", "r-1", "--reason", "x").err == "recalled 0\n"
     assert here(capsys, "letters", "archive", *ids, "--reason", "x").code == Exit.DONE
     gone = here(capsys, "replay", "pause", "r-1", "--reason", "x")
@@ -211,6 +213,19 @@ def test_a_replay_of_nothing_in_the_background(tmp_path: Path, capsys: pytest.Ca
     assert (told.code, told.out, told.err) == (Exit.DONE, "", "nothing to replay\n")
     assert "replay" not in json.loads(here(capsys, *asked, "--json").out)
     assert here(capsys, "replay", "list", "-q").out == ""
+
+
+def test_undo_counts_the_reasons_of_what_it_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def undo(*_: object, **__: object) -> Amended:
+        return Amended(("a",), (), tuple([Skipped(one, *LEASED_SINCE) for one in "bc"]))
+
+    letters_in(tmp_path, "a")
+    monkeypatch.setattr(Replays, "undo", undo)
+    told = here(capsys, "replay", "undo", "r-1", "--reason", "x")
+    assert (told.code, told.out) == (Exit.PARTLY, "")
+    assert told.err == "skipped 2: a worker has leased it since its replay\nrecalled 1, skipped 2\n"
 
 
 def test_a_bad_pace_is_told_before_anything_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -85,6 +85,7 @@ def test_version_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["letter"], "did you mean 'letters'?"),
         (["letters", "replya"], "did you mean 'replay'?"),
+        (["item", "recall"], "did you mean 'redrive letters recall'?"),
         (
             ["xyzzy"],
             "there are init, demo, status, top, health, doctor, queue, item, letters, causes, replay, view, webhook",

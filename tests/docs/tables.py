@@ -364,6 +364,7 @@ def door_table() -> str:
 SKIPPED: dict[str, str] = {
     "missing": "there is no item with this id",
     "damaged": "its record or payload is damaged",
+    "encrypted": "its payload is encrypted with a key that this process does not have",
     "ready leased done cancelled dead": "the act is not for an item in this state; `leased` also: another call has it",
     "open archived trash": "the act is not for a letter with this disposition, or it came there meanwhile",
     "parked": "it is parked: unpark it first",

@@ -11,7 +11,7 @@ import pytest
 
 from redrive import Dead, Keyring, Redrive
 from redrive.core.states import State
-from redrive.errors import BadFilter, BadImport, ConfigError, DecryptionFailed, EncryptionKeyMissing
+from redrive.errors import BadFilter, BadImport, ConfigError, DecryptionFailed, EncryptionKeyMissing, UnknownQueue
 from redrive.office.records import line_of
 from redrive.stores.memory import MemoryStore
 from tests.support.lab import Lab
@@ -47,6 +47,11 @@ async def test_handlers_and_callers_see_what_was_enqueued_and_returned(app: Redr
     await app.run(until_idle=True)
     assert await app.wait(item_id) == {"charged": "4111"}
     assert (await app.get(item_id)).payload == b'{"number":"4111"}'
+
+
+async def test_an_unknown_queue_is_not_encrypted_anew(app: Redrive) -> None:
+    with pytest.raises(UnknownQueue, match=r"'card'.*cards"):
+        await app.reencrypt("card")
 
 
 async def test_a_missing_key_is_named_and_is_no_damage(app: Redrive, store: MemoryStore) -> None:

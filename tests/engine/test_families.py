@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -161,15 +162,16 @@ async def test_what_the_store_has_once_is_read_without_a_row_for_each_member(
 async def test_what_no_queue_can_have_is_refused_where_it_is_declared(lab: Lab) -> None:
     app = await lab.app()
     app.queue("late:a", retry_share=0.5)
-    for declare, what in (
+    wrong: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: app.queue("*"), "'\\*' is not a queue name"),
         (lambda: app.queue("safe:*", encrypt=True), "a family is not encrypted"),
         (lambda: app.queue("plain", gate="*"), "'\\*' is not a name"),
         (lambda: app.queue("late:*"), "'late:a' is a member of a family"),
-    ):
+    )
+    for declare, what in wrong:
         with pytest.raises(ConfigError, match=what):
             declare()
-    app.handler("late:*")(lambda: None)  # is seen only with the store, before anything is written
+    app.handler("late:*")(lambda: None)  # checked when the declarations are written, before any of them is
     with pytest.raises(ConfigError, match="has no share of its own"):
         await app.enqueue("late:a")
     assert {row.queue for row in (await lab.store.tally()).queues} == set()
@@ -182,6 +184,10 @@ async def test_names_that_are_no_members_are_refused(lab: Lab) -> None:
         await app.enqueue("hooks:a", None)
     with pytest.raises(ConfigError, match="is a pattern"):
         await app.enqueue("hook:*", None)
+    await app.configure("hook:*", capacity=1, reason="x")
+    await app.enqueue("hook:a")
+    with pytest.raises(ConfigError, match="'hook: b' is not a queue name"):
+        await app.enqueue("hook: b")
     with pytest.raises(ConfigError, match="is not the pattern of a family"):
         app.handler("a:b:*")
     with pytest.raises(ConfigError, match="are of one family"):
@@ -212,6 +218,16 @@ async def test_an_item_of_a_member_is_run_by_the_handler_of_the_family(lab: Lab)
     assert (await lab.drive(app.run_item(late))).state is State.DONE
     assert ran == ["hook:a"]
     assert (await app.get(other)).state is State.READY
+
+
+async def test_a_worker_of_a_member_that_does_not_exist_makes_none(lab: Lab) -> None:
+    app = await lab.app()
+    ran = recording(app)
+    await lab.drive(app.run(queues=["hook:zzz"], until_idle=True))
+    assert [row.queue for row in (await app.tally()).queues] == []
+    await app.enqueue("hook:zzz")
+    await lab.drive(app.run(queues=["hook:zzz"], until_idle=True))
+    assert ran == ["hook:zzz"]
 
 
 async def test_a_worker_can_serve_one_member_alone(lab: Lab) -> None:

@@ -198,7 +198,7 @@ async def test_cancel_frees_what_is_left(scene: Scene) -> None:
     await scene.start(ids, Rate(50))
     await scene.leader.turn()
     cancelled = await scene.replays.cancel("r-1", reason="the wrong letters")
-    assert (cancelled.state, cancelled.sent, cancelled.left) == ("cancelled", 10, 20)
+    assert (cancelled.state, cancelled.total, cancelled.sent, cancelled.left) == ("cancelled", 30, 10, 0)
     await scene.turns(2_000)
     assert await scene.ready() == 10
     assert len((await scene.store.amend(Ids(tuple(ids[10:])), Archive(), Act("a", "b", "c"))).changed) == 20
@@ -234,7 +234,7 @@ async def test_a_window_in_which_it_is_cancelled_is_counted(scene: Scene) -> Non
 
     await ReplayLeader(CancelledAfter(scene.store), "w-1", events=Events(), clock=scene.clock).turn()
     shown = await scene.replays.get("r-1")
-    assert (shown.state, shown.sent, shown.left) == ("cancelled", 10, 20)
+    assert (shown.state, shown.total, shown.sent, shown.left) == ("cancelled", 30, 10, 0)
 
 
 @EACH_STORE

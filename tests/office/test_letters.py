@@ -180,7 +180,7 @@ async def test_the_same_request_replays_once(work: Work) -> None:
 async def test_a_request_id_may_be_that_of_several_acts(work: Work) -> None:
     """Also of a replay in the background, a cancel of it, and then a plain replay."""
     (letter,) = await work.letters(1)
-    ticket = {"reason": "INC-7", "request_id": "INC-7"}
+    ticket: dict[str, Any] = {"reason": "INC-7", "request_id": "INC-7"}
     await work.app.edit(letter, {"n": 1}, **ticket)
     assert (await work.app.letters.replay(letter, background=True, **ticket)).reserved == (letter,)
     assert (await work.app.letters.replay(letter, **ticket)).skipped[0].code == "reserved"
@@ -188,6 +188,17 @@ async def test_a_request_id_may_be_that_of_several_acts(work: Work) -> None:
     assert (await work.app.letters.replay(letter, **ticket)).changed == (letter,)
     assert (await work.app.letters.recall([letter], **ticket)).changed == (letter,)
     assert (await work.app.letters.replay(letter, **ticket)).already == (letter,)
+
+
+@pytest.mark.parametrize("wrong", ["", "  ", "a\n", "\x1b[2J", "x" * 201, 7])
+async def test_a_request_id_is_printed(work: Work, wrong: Any) -> None:
+    (letter,) = await work.letters(1)
+    for act in (work.app.letters.archive, work.app.edit, work.app.replays.undo):
+        args = (letter, 1) if act == work.app.edit else (letter,)
+        with pytest.raises(ConfigError, match=r"request_id: .* is not a request id"):
+            await act(*args, reason="x", request_id=wrong)
+    with pytest.raises(ConfigError, match="and at most 9223372036854775807"):
+        await work.app.letters.changes(after=10**23)
 
 
 async def test_a_delayed_replay_is_not_due_before(work: Work) -> None:

@@ -40,8 +40,8 @@ from redrive.core.verbs import (
 )
 from redrive.engine import deaths
 from redrive.engine.cancelling import cancel_by_force
-from redrive.engine.ids import new_id
 from redrive.engine.orders import Order
+from redrive.engine.registry import unknown_queue
 from redrive.errors import ConfigError
 from redrive.observe.alerts.api import Alerts
 from redrive.observe.app_metrics import AppMetrics
@@ -58,6 +58,7 @@ from redrive.office.letters import Letters, Which, check_reason, check_several
 from redrive.office.overview import Overview, overview
 from redrive.office.policies import check_policy
 from redrive.office.replays import Replays
+from redrive.office.said import request_named
 from redrive.office.schedules import Schedules
 from redrive.office.settings import QueueOptions
 from redrive.office.views import Views
@@ -149,7 +150,7 @@ class Operating(Lifecycle):
         why = check_reason(reason)
         beat = workers.find(await parts.store.workers(), worker)
         order = Order("stop" if at_once else "drain", parts.actor, why, parts.clock.now())
-        await workers.ask_to_end(parts.store, beat, order, request_id or new_id())
+        await workers.ask_to_end(parts.store, beat, order, request_named(request_id))
         return beat.worker
 
     async def report_death(self, pid: int, *, why: str) -> tuple[str, ...]:
@@ -309,7 +310,7 @@ class Operating(Lifecycle):
         return await amend_waiting(self._parts.check_open().store, which, change, self._act(reason, request_id))
 
     def _act(self, reason: str, request_id: str | None = None) -> Act:
-        return Act(self._parts.actor, check_reason(reason), request_id or new_id())
+        return Act(self._parts.actor, check_reason(reason), request_named(request_id))
 
     async def prune(
         self, filter: str, *, reason: str, limit: int = 1000, request_id: str | None = None
@@ -330,9 +331,13 @@ class Operating(Lifecycle):
 
     async def reencrypt(self, queue: str | None = None, *, dry_run: bool = False) -> Reencrypted:
         """Encrypt payloads and results anew with the current key, page by page, while work goes on: those with another
-        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key.
+        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key. UnknownQueue for a
+        queue that is not there.
         """
         store = self._parts.check_open().store
+        names = [] if queue is None else [row.queue for row in (await store.tally()).queues]
+        if queue is not None and queue not in names:
+            raise unknown_queue(queue, names, "name a queue that redrive queue list --members shows")
         ring = store.keyring()
         act = self._act("encrypted" if ring is None else f"encrypted with key {ring.current}")
         return await reencrypt_all(store, queue, act, dry_run=dry_run)

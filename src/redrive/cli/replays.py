@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -224,6 +225,8 @@ def undo(*, id: str, reason: str, request: str | None, as_json: bool, store: str
     if as_json:
         write_json({"recalled": list(done.changed), **already, "skipped": skipped})
     else:
+        for why, count in Counter([one.reason for one in done.skipped]).most_common():
+            say(f"skipped {count:,}: {why}")
         text = f"recalled {len(done.changed):,}"
         text += f", {len(done.already):,} already by this request" if done.already else ""
         say(text + (f", skipped {len(skipped):,}" if skipped else ""))

@@ -80,8 +80,13 @@ class LazyGroup(click.Group):
         if word not in self.lazy and not word.startswith("-"):
             from difflib import get_close_matches  # only for a word that is wrong
 
+            from redrive.cli.summaries import SUMMARIES
+
             near = get_close_matches(word, self.lazy, n=1)
             known = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.lazy)}"
+            elsewhere = [name for name in SUMMARIES if name.endswith(f" {word}")]
+            if len(elsewhere) == 1:
+                known = f"did you mean 'redrive {elsewhere[0]}'?"
             raise click.UsageError(f"no command {word!r}; {known}", ctx=ctx)
         return super().resolve_command(ctx, args)
 

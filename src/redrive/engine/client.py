@@ -114,6 +114,8 @@ class Client:
     async def check_queue(self, queue: str) -> None:
         """A typo must not become work that nobody will ever do."""
         family = family_of(queue)
+        if family:
+            user_queue_name(queue)
         if not self._known.isdisjoint((queue, family)) or not self._registry.declared.isdisjoint((queue, family)):
             return
         user_queue_name(queue)

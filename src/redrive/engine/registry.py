@@ -151,7 +151,8 @@ def _hints(function: Function) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Handler:
     """Of a queue, or of one `kind` of it. `others`: the handlers of the queue for kinds of their own; where this one
-    has no kind, it serves all the rest. `given`: which of lease and concurrency were given, not defaults.
+    has no kind, it serves all the rest. `given`: which of lease and concurrency were given, not defaults. `is_member`:
+    it is that of a family, for one member, which may not exist yet.
     """
 
     queue: str
@@ -166,6 +167,7 @@ class Handler:
     kind: str | None = None
     given: frozenset[str] = frozenset()
     others: Mapping[str, Handler] = field(default_factory=dict)
+    is_member: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...] | None:
@@ -191,7 +193,7 @@ class Handler:
     def of_member(self, queue: str) -> Handler:
         """The handler of a family, for one member alone."""
         others = {kind: replace(each, queue=queue) for kind, each in self.others.items()}
-        return replace(self, queue=queue, others=others)
+        return replace(self, queue=queue, others=others, is_member=True)
 
     def call(self, arguments: dict[str, Any]) -> Awaitable[Any] | Any:
         return self.function(**arguments)

@@ -98,7 +98,7 @@ class BackgroundReplay(Struct, frozen=True):
     @property
     def left(self) -> int:
         """Letters that are still reserved."""
-        return max(0, self.total - self.sent - self.skipped)
+        return 0 if self.state in {"cancelled", "done"} else max(0, self.total - self.sent - self.skipped)
 
 
 SendWindow = Callable[[Store, BackgroundReplay, Sequence[str], Act], Awaitable[Amended]]

@@ -198,7 +198,7 @@ class Worker:
             stop.set()
 
     async def _pump(self, stop: asyncio.Event) -> None:
-        for queue in self._handlers:
+        for queue in [name for name, handler in self._handlers.items() if not handler.is_member]:
             # A store that is in trouble just now is no reason for a worker not to start.
             await self._writing(partial(self._store.configure, queue, QueueChange()))
         await self._settings.read(self._handlers)

@@ -39,7 +39,6 @@ from redrive.core.verbs import (
     Page,
     PutResult,
 )
-from redrive.engine.ids import new_id
 from redrive.engine.registry import check_queue_name
 from redrive.engine.replays import ByPayload
 from redrive.errors import ConfigError, DecryptionFailed, NotFound, PayloadError
@@ -57,7 +56,15 @@ from redrive.office.recall import replayed, replayed_by
 from redrive.office.records import Record
 from redrive.office.replay import DedupeBy, Replayed, Transform
 from redrive.office.replays import start
-from redrive.office.said import check_actor, check_limit, check_number, check_reason, check_several, default_actor
+from redrive.office.said import (
+    check_actor,
+    check_limit,
+    check_number,
+    check_reason,
+    check_several,
+    default_actor,
+    request_named,
+)
 from redrive.stores.base import PAGE_LIMIT, Store
 from redrive.stores.bodies import as_stored
 from redrive.stores.clock import Clock, SystemClock
@@ -451,7 +458,7 @@ class Letters:
 
     def _act(self, reason: str, actor: str | None, request_id: str | None) -> Act:
         who = self._actor if actor is None else check_actor(actor)
-        return Act(who, check_reason(reason), request_id or new_id())
+        return Act(who, check_reason(reason), request_named(request_id))
 
     async def _ids(self, which: Which, change: Change) -> list[str]:
         return await self._matching(which, change) if is_filter(which) else ids_named(which)

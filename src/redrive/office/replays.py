@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
+from shlex import quote
 
 from msgspec.structs import replace
 
@@ -28,13 +29,12 @@ from redrive.core.rates import format as format_rate
 from redrive.core.rates import parse as parse_rate
 from redrive.core.select import And, Ids, Match
 from redrive.core.verbs import Document, DocumentWrite, NewEntry
-from redrive.engine.ids import new_id
 from redrive.engine.replays import ACTIVE, ENDED, BackgroundReplay, ByPayload, letters_of, outcome_of, over, read
 from redrive.errors import Conflict, NotFound
 from redrive.office.audit import RELEASED
 from redrive.office.bites import Bite, amend_in_bites, bites_of, joined
 from redrive.office.gates import audit_entry
-from redrive.office.said import check_reason
+from redrive.office.said import check_reason, request_named
 from redrive.stores.audit import TOPIC
 from redrive.stores.base import Store
 from redrive.stores.checks import check_replay_id
@@ -191,7 +191,7 @@ class Replays:
 
     async def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
         """End it. The letters that were not sent are free for other acts."""
-        return await self._cancel("cancel", id, Act(self._actor, check_reason(reason), request_id or new_id()))
+        return await self._cancel("cancel", id, Act(self._actor, check_reason(reason), request_named(request_id)))
 
     async def _cancel(self, word: str, id: str, act: Act) -> BackgroundReplay:
         replay = await self.get(id)
@@ -205,7 +205,7 @@ class Replays:
         """Cancel it, and recall the items that it has sent and no worker has leased since. With `transform` the letters
         have ended: the new items that no worker has leased become letters, with the reason `expired`.
         """
-        act = Act(self._actor, check_reason(reason), request_id or new_id())
+        act = Act(self._actor, check_reason(reason), request_named(request_id))
         await self._cancel("undo", id, act)
         replay = await self._cancelled(id, act)
         sent = (await outcome_of(self._store, replay)).sent
@@ -244,14 +244,15 @@ class Replays:
         change: Callable[[BackgroundReplay], BackgroundReplay],
     ) -> BackgroundReplay:
         """Apply the change once per request; a repeated request returns the replay as it is."""
-        act = Act(self._actor, check_reason(reason), request_id or new_id())
+        act = Act(self._actor, check_reason(reason), request_named(request_id))
         mark, known = f"{word} {act.request_id}", await self.get(replay_id)
         if mark in known.requests:
             return known
 
         def allowed(now: BackgroundReplay) -> BackgroundReplay:
             if word in {"pause", "resume"} and now.state == "reserving":
-                raise Conflict(f"replay {replay_id} is still reserving its letters", hint="cancel it, or wait")
+                hint = f"wait, or stop it with redrive replay cancel {quote(replay_id)}"
+                raise Conflict(f"replay {replay_id} is still reserving its letters", hint=hint)
             return replace(change(now), requests=(*now.requests, mark)[-REQUESTS:])
 
         return await _change(self._store, replay_id, allowed, audit_entry(f"replay {word}", replay_id, act))

@@ -7,7 +7,12 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from redrive.core.quantity import shown
+from redrive.engine.ids import new_id
 from redrive.errors import ConfigError
+
+NUMBER_MAX = 2**63 - 1
+REQUEST_ID_LIMIT = 200
 
 
 def default_actor() -> str:
@@ -29,8 +34,9 @@ def check_limit(limit: object) -> None:
 
 
 def check_number(number: object, field: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigError(f"must be 0 or more, not {number!r}", field=field, hint="use the last number that was read")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= NUMBER_MAX:
+        words = f"must be 0 or more, and at most {NUMBER_MAX}, not {shown(number)}"
+        raise ConfigError(words, field=field, hint="use the last number that was read")
 
 
 def check_several(which: object, field: str) -> list[Any]:
@@ -41,6 +47,17 @@ def check_several(which: object, field: str) -> list[Any]:
         hint = "give an id, a list of ids, an item, a page or a filter text"
         raise ConfigError(f"{which!r} names no items", field=field, hint=hint)
     return list(which)
+
+
+def request_named(request_id: object) -> str:
+    """The request id, or a new one for None."""
+    if request_id is None:
+        return new_id()
+    text = request_id if isinstance(request_id, str) else ""
+    if not text.strip() or len(text) > REQUEST_ID_LIMIT or not text.isprintable():
+        hint = f"use 1 to {REQUEST_ID_LIMIT} printable characters, or leave it out"
+        raise ConfigError(f"{shown(request_id)} is not a request id", field="request_id", hint=hint)
+    return text
 
 
 def check_reason(reason: object) -> str:
