@@ -30,6 +30,7 @@ from redrive.core.verbs import (
     Tombstone,
     Verdict,
 )
+from redrive.stores.audit import word
 from redrive.stores.memory import MemoryStore
 from redrive.testing.clock import FakeClock
 from redrive.testing.conformance.kit import sha256
@@ -140,6 +141,17 @@ class OneActForARequest(Bent):
             left = tuple([one for one in selection.ids if one not in done])
             amended = await super().amend(Ids(left), change, by, expect)
             return structs.replace(amended, already=(*amended.already, *done))
+        return await super().amend(selection, change, by, expect)
+
+
+class KnowsARequestByItsBeginning(Bent):
+    """Ticket 1 is taken for a repeat of ticket 10."""
+
+    async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
+        for item_id in selection.ids if isinstance(selection, Ids) and self.peek(selection.ids[0]) else ():
+            for deed in (await self.get(item_id)).deeds:
+                if deed.change == word(change) and deed.request_id.startswith(by.request_id):
+                    return Amended(already=selection.ids)
         return await super().amend(selection, change, by, expect)
 
 

@@ -325,6 +325,9 @@ PLANTS: dict[str, Plant] = {
         )
     ),
     "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and false"),)),
+    "KnowsARequestByItsBeginning": Plant(
+        (Edit("amend/done_before", "where j.request_id = %b", "where starts_with(j.request_id, %b)"),)
+    ),
     "OneActForARequest": Plant((Edit("amend/done_before", "and j.change = %b", "and %b <> ''"),)),
     "IgnoresExpect": Plant(patches=(_expects_nothing,)),
     "AmendsWhatIsHeld": Plant(patches=(_amends_what_is_held,)),

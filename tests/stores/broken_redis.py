@@ -257,6 +257,9 @@ PLANTS: dict[str, Plant] = {
         (Edit("amend", "unset(P .. 'result', id)", "unset(P .. 'result', id) delete(P .. 'attempts:' .. id, 'list')"),)
     ),
     "ReplaysEveryTime": Plant((Edit("amend", "return deed[5] == request", "return false and deed[5]"),)),
+    "KnowsARequestByItsBeginning": Plant(
+        (Edit("amend", "return deed[5] == request and", "return string.sub(deed[5], 1, #request) == request and"),)
+    ),
     "OneActForARequest": Plant((Edit("amend", "and deed[2] == change", ""),)),
     "IgnoresExpect": Plant((Edit("amend", "if expect ~= '' and tonumber(expect) ~= there then", "if false then"),)),
     "AmendsWhatIsHeld": Plant(

@@ -181,6 +181,9 @@ _LETTERS = {
         ("test_amend_changes_an_item_once_per_request", "test_unknown_outcome_of_amend"),
         machine=True,
     ),
+    "KnowsARequestByItsBeginning": Bug(
+        "ticket 1 is taken for a repeat of ticket 10", ("test_amend_knows_a_request_by_its_whole_id",)
+    ),
     "OneActForARequest": Bug(
         "the second act under a ticket's number is dropped, as if it had been done",
         ("test_amend_under_one_request_makes_each_kind_of_change_once",),

@@ -350,6 +350,9 @@ PLANTS: dict[str, Plant] = {
     ),
     "ReclaimKeepsTheDelivery": Plant((Edit("reclaim", "set deliveries = deliveries + 1,", "set"),)),
     "ReplaysEveryTime": Plant((Edit("amend", "and j.change <> ''", "and j.change <> '' and false"),)),
+    "KnowsARequestByItsBeginning": Plant(
+        (Edit("amend", "where j.request_id = ? and", "where instr(j.request_id, ?) = 1 and"),)
+    ),
     "OneActForARequest": Plant((Edit("amend", "and j.change = ?", "and ? <> ''"),)),
     "AuditsNothing": Plant(patches=(_audits_elsewhere,)),
     "PrunesWithoutATrace": Plant(

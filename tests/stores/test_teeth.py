@@ -127,6 +127,7 @@ TEETH = (
         ("test_amend_changes_an_item_once_per_request", "test_unknown_outcome_of_amend"),
         machine=True,
     ),
+    Tooth(m.KnowsARequestByItsBeginning, ("test_amend_knows_a_request_by_its_whole_id",)),
     Tooth(m.OneActForARequest, ("test_amend_under_one_request_makes_each_kind_of_change_once",)),
     Tooth(m.IgnoresExpect, ("test_amend_expects_of_ids_those_that_exist",), machine=True),
     Tooth(

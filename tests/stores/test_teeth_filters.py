@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from redrive.core import select
 from redrive.core.item import Item
 from redrive.core.select import EVERYTHING, And, Or, Selection, conjuncts
 from redrive.stores import cursor, residue, tagged
@@ -84,6 +85,16 @@ PLANTS: dict[str, tuple[str, Plant, str]] = {
         "sqlite",
         Plant(patches=(bent(sqlite_compile, "_PARKED", lambda _: "0"),)),
         "test_filter_by_hold_shows_who_is_parked",
+    ),
+    "finds what is empty": (
+        "sqlite",
+        Plant(patches=(bent(sqlite_compile, "any_value", lambda _: lambda _: False),)),
+        "test_filter_by_any_value_leaves_out_what_is_empty",
+    ),
+    "finds what is empty, there": (
+        "postgres",
+        Plant(patches=(bent(select, "any_value", lambda _: lambda _: False),)),
+        "test_filter_by_any_value_leaves_out_what_is_empty",
     ),
     "forgets the rest beside a tag": (
         "sqlite",
