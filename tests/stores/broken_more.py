@@ -148,10 +148,11 @@ class KnowsARequestByItsBeginning(Bent):
     """Ticket 1 is taken for a repeat of ticket 10."""
 
     async def amend(self, selection: Selection, change: Change, by: Act, expect: int | None = None) -> Amended:
-        for item_id in selection.ids if isinstance(selection, Ids) and self.peek(selection.ids[0]) else ():
+        ids = tuple(filter(self.peek, selection.ids)) if isinstance(selection, Ids) else ()
+        for item_id in ids:
             for deed in (await self.get(item_id)).deeds:
                 if deed.change == word(change) and deed.request_id.startswith(by.request_id):
-                    return Amended(already=selection.ids)
+                    return Amended(already=ids)
         return await super().amend(selection, change, by, expect)
 
 
