@@ -158,8 +158,9 @@ def test_a_webhook_is_listed_with_its_event_and_a_bad_signature(
     async def receive() -> str:
         async with Relay(made_in(tmp_path), log=False) as relay:
             endpoint = (await relay.endpoints.create(SHOP, id="shop")).endpoint
-            why = {"signature_valid": False, "signature_error": "X-Hub-Signature-256 does not match"}
-            return str(await relay.receive(endpoint, Envelope(b"{}", (("X-GitHub-Event", "issues"),), **why)))
+            why, headers = "X-Hub-Signature-256 does not match", (("X-GitHub-Event", "issues"),)
+            envelope = Envelope(b"{}", headers, signature_valid=False, signature_error=why)
+            return str(await relay.receive(endpoint, envelope))
 
     made = asyncio.run(receive())
     row = here(capsys, "webhook", "list").out.rstrip("\n").split("\t")
