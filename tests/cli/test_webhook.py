@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -93,7 +94,10 @@ def test_secrets_are_stored_and_never_shown(tmp_path: Path, capsys: pytest.Captu
     published = here(capsys, *ENDPOINT, "create", SHOP, "--id", "erp", "--event", "order.*")
     name, secret = published.out.rstrip("\n").split("\t")
     assert (name, secret[:6]) == ("erp", "whsec_")
-    assert "it is not shown again" in published.err
+    assert published.err == "the secret signs what is published to it; it is not shown again\n"
+    public = here(capsys, *ENDPOINT, "create", SHOP, "--id", "pair", "--event", "order.*", "--signing", "ed25519")
+    again = here(capsys, *ENDPOINT, "rotate-secret", "pair")
+    assert public.err == again.err == "receivers verify with this public key; it is not shown again\n"
     rotated = here(capsys, *ENDPOINT, "rotate-secret", "erp", "--overlap", "1h").out.strip()
     assert rotated != secret
     everything = whole + here(capsys, *ENDPOINT, "list", "--json").out + here(capsys, *ENDPOINT, "show", "erp").out
@@ -121,6 +125,12 @@ def test_a_webhook_that_failed_is_listed_shown_and_sent_again(
     told = here(capsys, *ENDPOINT, "show", "no").out
     assert "failed\t1\n" in told
     assert "success rate\t0.0%\n" in told
+    assert re.search(r"^last failure noted at\t\d{4}-", told, re.MULTILINE)
+    assert json.loads(here(capsys, *ENDPOINT, "show", "no", "--json").out)["failed_at"].startswith("20")
+    nothing = here(capsys, "webhook", "replay", "--where", "queue:emails", "--reason", "x")
+    assert (nothing.code, nothing.err) == (Exit.DONE, "0 webhooks match\n")
+    assert here(capsys, "webhook", "list", "--since", "2020-01-01T00:00Z", "-q").out == f"{failed}\n{fine}\n"
+    assert here(capsys, "webhook", "list", "--since", "2999-01-01", "-q").out == ""
     dry = here(capsys, "webhook", "replay", "--where", "died<1h", "--reason", "x", "--dry-run")
     assert (dry.code, dry.out) == (Exit.DONE, f"{failed}\n")
     assert "column" in here(capsys, "webhook", "replay", "--where", "died<", "--reason", "x").err
@@ -140,6 +150,25 @@ def test_a_letter_of_another_queue_is_skipped_by_a_replay_of_webhooks(
         assert (told.code, told.out) == (Exit.PARTLY, f"{failed}\n")
         assert f"skipped {letter}: it is an item of queue" in told.err
     assert here(capsys, "letters", "list", "-q").out == f"{letter}\n"
+
+
+def test_a_webhook_is_listed_with_its_event_and_a_bad_signature(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def receive() -> str:
+        async with Relay(made_in(tmp_path), log=False) as relay:
+            endpoint = (await relay.endpoints.create(SHOP, id="shop")).endpoint
+            why, headers = "X-Hub-Signature-256 does not match", (("X-GitHub-Event", "issues"),)
+            envelope = Envelope(b"{}", headers, signature_valid=False, signature_error=why)
+            return str(await relay.receive(endpoint, envelope))
+
+    made = asyncio.run(receive())
+    row = here(capsys, "webhook", "list").out.rstrip("\n").split("\t")
+    assert (row[0], row[3], row[-1]) == (made, "issues", "bad signature")
+    assert "bad signature; " in on_terminal("webhook", "list", cwd=tmp_path).out
+    shown = here(capsys, "webhook", "show", made).out
+    assert "event type      issues\n" in shown
+    assert "signature error X-Hub-Signature-256 does not match\n" in shown
 
 
 def test_recover_sends_what_failed_since(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: Target) -> None:
@@ -163,7 +192,9 @@ def test_which_webhook_holds_up_the_others(tmp_path: Path, capsys: pytest.Captur
     first, *_ = asyncio.run(send())
     blocked = json.loads(here(capsys, *ENDPOINT, "show", "no", "--json").out)["blocked"]
     assert (blocked["by"], blocked["webhooks"]) == (first, 2)
-    assert f"blocked\t{first} holds up 2: it died" in here(capsys, *ENDPOINT, "show", "no").out
+    shown = here(capsys, *ENDPOINT, "show", "no").out
+    assert f"blocked\t{first} holds up 2: it died" in shown
+    assert f"(the endpoint answered 404); replay or discard it: redrive webhook replay {first}, redrive" in shown
     on_screen = on_terminal(*ENDPOINT, "show", "no", cwd=tmp_path)
     assert "endpoint no" in on_screen.out
 
@@ -179,6 +210,8 @@ def test_events_are_published_and_tests_sent(tmp_path: Path, capsys: pytest.Capt
     assert f"redrive webhook show {tested.out.strip()} tells" in tested.err
     rows = [line.split("\t") for line in here(capsys, "webhook", "list", "--status", "pending").out.splitlines()]
     assert [(row[0], row[3]) for row in rows] == [(tested.out.strip(), "redrive.test"), ("o1_erp", "order.paid")]
+    bodies = [json.loads(here(capsys, "webhook", "show", row[0], "--json").out)["payload"] for row in rows]
+    assert [sorted(body) for body in bodies] == [["data", "timestamp", "type"]] * 2
 
 
 def test_tokens_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,13 +232,20 @@ BAD: list[tuple[tuple[str, ...], Exit, str]] = [
     (
         ("endpoint", "create", "http://10.0.0.1"),
         Exit.USAGE,
-        "10.0.0.1 is not public (private) (use a public address, or",
+        "10.0.0.1 is not public (private) (use a public address, or allow its network: allow under [webhooks] in",
     ),
-    (("endpoint", "create", SHOP, "--id", "shop"), Exit.CONFLICT, "endpoint shop exists already"),
+    (("endpoint", "create", "https://u:p@x.example"), Exit.USAGE, "give the secret as --header Authorization=..."),
+    (("endpoint", "create", "--id", "x"), Exit.USAGE, "URL: an endpoint needs a URL (give one; with --via hub"),
+    (
+        ("endpoint", "create", SHOP, "--id", "shop"),
+        Exit.CONFLICT,
+        "endpoint shop exists already (update it with redrive webhook endpoint update shop, or",
+    ),
     (("endpoint", "create", SHOP, "--id", "a b"), Exit.USAGE, "--id: 'a b' is not an id"),
     (("endpoint", "create", SHOP, "--via", "post"), Exit.USAGE, "--via: must be direct or hub"),
     (("endpoint", "create", SHOP, "--order", "fifo"), Exit.USAGE, "--order: must be one of skip, block, park, none"),
     (("endpoint", "create", SHOP, "--rate", "fast"), Exit.USAGE, "--rate: 'fast'"),
+    (("endpoint", "create", SHOP, "--rate", "fast"), Exit.USAGE, '"5 per 10s" or "100/min burst 20")'),
     (("endpoint", "create", SHOP, "--timeout", "0s"), Exit.USAGE, "--timeout: "),
     (("endpoint", "create", SHOP, "--concurrency", "0"), Exit.USAGE, "--concurrency: "),
     (("endpoint", "create", SHOP, "--concurrency", "5"), Exit.USAGE, "--concurrency: order='skip' sends one at a time"),
@@ -231,6 +271,7 @@ BAD: list[tuple[tuple[str, ...], Exit, str]] = [
     (("endpoint", "recover", "shp", "--since", "1h", "--reason", "x", "--yes"), Exit.NOT_FOUND, "no endpoint 'shp'"),
     (("endpoint", "recover", "shop", "--since", "soon", "--reason", "x", "--yes"), Exit.USAGE, "--since: 'soon'"),
     (("list", "--endpoint", "shp"), Exit.NOT_FOUND, "no endpoint 'shp'"),
+    (("list", "--since", "soon"), Exit.USAGE, "--since: 'soon' is neither a duration nor a time"),
     (("list", "--status", "lost"), Exit.USAGE, "--status"),
     (("show", "nowhere"), Exit.NOT_FOUND, "nowhere"),
     (("replay", "--reason", "x"), Exit.USAGE, "--where"),
@@ -266,7 +307,7 @@ def test_bad_input_is_told_with_the_option(tmp_path: Path, capsys: pytest.Captur
 def test_without_keys_there_are_no_secrets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDRIVE_ENCRYPTION_KEYS")
     told = here(capsys, *ENDPOINT, "create", SHOP, "--provider", "github", "--secret-file", "-", text=SECRET)
-    assert (told.code, "REDRIVE_ENCRYPTION_KEYS" in told.err) == (Exit.USAGE, True)
+    assert (told.code, "set REDRIVE_ENCRYPTION_KEYS=k1:KEY; a new KEY: python -c" in told.err) == (Exit.USAGE, True)
     assert SECRET not in told.err
 
 

@@ -143,7 +143,11 @@ def test_an_address_in_use_is_a_usage_error(tmp_path: Path, capsys: pytest.Captu
     made_in(tmp_path)
     with own_logging():
         told = here(capsys, "webhook", "run", "--http", target.url.removeprefix("http://"))
-    assert (told.code, "--http: 127.0.0.1:" in told.err, "in use" in told.err) == (Exit.USAGE, True, True)
+    assert (told.code, "--http: cannot listen on 127.0.0.1:" in told.err, "in use" in told.err) == (
+        Exit.USAGE,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize("command", ["run", "edge", "listen --forward http://127.0.0.1:9 --store sqlite:///redrive.db"])

@@ -42,6 +42,8 @@ def test_what_is_no_address_is_denied(text: str) -> None:
 def test_one_denied_address_denies_a_host() -> None:
     with pytest.raises(TargetDenied, match=r"two\.example leads to 10\.0\.0\.1, which is not public \(private\)"):
         Guard().check("two.example", ["8.8.8.8", "10.0.0.1"])
+    with pytest.raises(TargetDenied, match=r"^10\.0\.0\.1 is not public \(private\)"):
+        Guard().check("10.0.0.1", ["10.0.0.1"])
 
 
 def test_networks_can_be_allowed() -> None:

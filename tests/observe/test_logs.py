@@ -66,6 +66,11 @@ def test_levels(event: ev.Event, level: int, caplog: pytest.LogCaptureFixture) -
     assert [record.levelno for record in caplog.records if record.name == "redrive"] == [level]
 
 
+def test_the_next_attempt_is_given_as_a_duration(caplog: pytest.LogCaptureFixture) -> None:
+    log_event(ev.Finished("w", "q", "i", 1, "failed", "ready", 1, retry_in_ms=128_000))
+    assert [record.getMessage().partition("; ")[2] for record in caplog.records] == ["again in 2m8s"]
+
+
 def test_a_subscriber_that_raises_is_contained_and_told() -> None:
     events = ev.Events()
     seen: list[ev.Event] = []

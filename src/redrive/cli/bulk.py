@@ -55,7 +55,8 @@ DONE_ALL_THE_SAME = "it is done, only not listed; redrive audit list tells what"
 class Words(Struct, frozen=True):
     """How an act is described: "sent again 2", "Send 2 letters again?", "2 letters would be sent again"; `key` in JSON.
 
-    `would_be` and `key` are as `done` unless they are given. `replay`: for which letters were only reserved.
+    `would_be` and `key` are as `done` unless they are given. `replay`: for which letters were only reserved. `none`
+    is said where nothing was chosen.
     """
 
     done: str
@@ -65,6 +66,7 @@ class Words(Struct, frozen=True):
     key: str = ""
     noun: str = "letter"
     replay: str = ""
+    none: str = ""
 
 
 class How(Struct, frozen=True):
@@ -209,8 +211,8 @@ def _report(done: Done, how: How, wish: Wish) -> int:
 
 def _summary(changed: int, done: Done, how: How, wish: Wish) -> str:
     already, skipped = done.amended.already, done.amended.skipped
-    if wish.words.replay and done == Done():
-        return "nothing to replay"
+    if wish.words.none and done == Done():
+        return wish.words.none
     said = [f"{wish.words.would if how.dry_run else wish.words.done} {changed:,}"]
     if wish.words.replay:
         said[0] += f" {wish.words.noun}{'s' * (changed != 1)} for replay {wish.words.replay}"

@@ -121,6 +121,8 @@ def replay(
     where = f" to {queue}" if queue else ""
     words = Words("sent again", f"Send {{count}} again{where}{when}?", "would send again", key="replayed")
     if in_background:
-        words = Words("reserved", words.question, "would send again", "sent again", replay=name)
+        words = Words(
+            "reserved", words.question, "would send again", "sent again", replay=name, none="nothing to replay"
+        )
     check = known_queue(queue, new=new)
     return act(how, Wish(choice, change, words, send, check=check, by_payload=by_payload))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from redrive.cli.access import EVERY, HELP_NAMES, all_option, how_many, limit_option, since_option, store_of, visit
+from redrive.cli.access import EVERY, HELP_NAMES, all_option, how_many, limit_option, store_of, visit
 from redrive.cli.bulk import How, Wish, Words, act, act_options
 from redrive.cli.covered import covered_payload
 from redrive.cli.output import MISSING, bold, brief, clean, iso, say, write, write_json
@@ -17,8 +17,7 @@ from redrive.cli.queue_push import read_json, read_stdin
 from redrive.cli.root import LazyGroup
 from redrive.cli.selection import Choice, choice_options
 from redrive.cli.tables import Listing, Shape, show_list
-from redrive.cli.webhook_access import command, endpoints_by_settings, stamp, with_relay
-from redrive.core import durations
+from redrive.cli.webhook_access import command, endpoints_by_settings, event_of, since_filter, stamp, with_relay
 from redrive.core.acts import Amended, Replay
 from redrive.core.item import Attempt, History, Instant, short_id
 from redrive.core.redact import redact, redact_text
@@ -63,7 +62,8 @@ Examples:
   redrive webhook list --since 10m --json | jq -r '.webhooks[].id'
 
 In a pipe the columns are ID ENDPOINT STATUS EVENT RECEIVED ATTEMPTS NEXT DELIVERED ERROR, separated by tabs. ERROR is
-that of failed and dead ones; `webhook show` has all.
+that of failed and dead ones, behind `bad signature` where one was flagged; `webhook show` has all. EVENT is that which
+was published, or as the sender calls it.
 """
 ABOUT_SHOW = """Show a webhook: what became of it, each attempt with the start of its answer, its headers and body.
 
@@ -106,8 +106,9 @@ PIPED = (
     *("id", "endpoint_id", "status", "event_type", "received_at", "attempts", "next_attempt_at", "delivered_at"),
     "error_message",
 )
-SHOWN = (*PIPED, "last_attempt_at", "signature_valid", "reason")
+SHOWN = (*PIPED, "last_attempt_at", "signature_valid", "signature_error", "reason")
 ANSWER_LINES = 5
+BAD_SIGNATURE = "bad signature"
 
 
 def send_again(choice: Choice, how: How, check: Callable[[Redrive], Awaitable[None]] | None = None) -> int:
@@ -119,7 +120,9 @@ def send_again(choice: Choice, how: How, check: Callable[[Redrive], Awaitable[No
         done = await Webhooks(app, endpoints(app)).replay(ids, reason=how.reason)
         return Amended(done.replayed, done.already, done.skipped)
 
-    words = Words("sent again", "Send {count} again?", "would send again", key="replayed", noun="webhook")
+    words = Words(
+        "sent again", "Send {count} again?", "would send again", key="replayed", noun="webhook", none="0 webhooks match"
+    )
     return act(how, Wish(choice, Replay("fresh", 0, False, ""), words, send, check=check, refused=not_ours))
 
 
@@ -128,18 +131,18 @@ def send_again(choice: Choice, how: How, check: Callable[[Redrive], Awaitable[No
     ABOUT_LIST,
     click.option("--endpoint", metavar="ID", help="Of this endpoint."),
     click.option("--status", type=click.Choice(list(STATUSES)), help="In this state."),
-    since_option("Received within this time, as in 2h."),
+    click.option("--since", metavar="DURATION|TIME", help="Received since then, as in 2h."),
     limit_option(),
     all_option,
     click.option("--cursor", metavar="C", help="Go on where an earlier list of the same ended."),
     lists=True,
 )
 def list_webhooks(
-    *, endpoint: str | None, status: str | None, since: int | None, limit: int, every: bool, shape: Shape, **rest: Any
+    *, endpoint: str | None, status: str | None, since: str | None, limit: int, every: bool, shape: Shape, **rest: Any
 ) -> None:
     most, store, endpoints = how_many(limit, every=every), rest["store"], endpoints_by_settings()
     where = f"{queues_of(endpoint or '*')} -disposition:trash {STATUSES[status] if status else ''}"
-    where += "" if since is None else f" age<{durations.format(since)}"
+    where += "" if since is None else f" {since_filter(since, 'age')}"
 
     async def ask(app: Redrive) -> tuple[list[Webhook], str | None, Instant]:
         from redrive.app.internals import PAGE_LIMIT
@@ -173,22 +176,40 @@ def list_webhooks(
 def webhook_object(each: Webhook) -> dict[str, Any]:
     told = {name: getattr(each, name) for name in SHOWN}
     told["error_message"] = None if each.error_message is None else redact_text(each.error_message)
+    told["event_type"] = each.event_type or redact_text(event_of(each.headers, each.payload))
     plain = {name: stamp(value) if isinstance(value, datetime) else value for name, value in told.items()}
     return {name: None if value == "" else value for name, value in plain.items()}
 
 
 def _row(each: Webhook, now: Instant) -> list[str]:
-    note = redact_text(each.error_message or "")
+    told = webhook_object(each)
+    note = _error(told)
     if each.next_attempt_at is not None:
         wait = round(each.next_attempt_at.timestamp() * 1000) - now
-        note = f"next in {brief(wait)}" if wait > 0 else "due"
+        flag = f"{BAD_SIGNATURE}; " if each.signature_valid is False else ""
+        note = f"{flag}next in {brief(wait)}" if wait > 0 else f"{flag}due"
     age = f"{brief(max(0, now - round(each.received_at.timestamp() * 1000)))} ago"
-    return [short_id(each.id), each.endpoint_id, each.status, each.event_type or MISSING, age, str(each.attempts), note]
+    return [
+        short_id(each.id),
+        each.endpoint_id,
+        each.status,
+        told["event_type"] or MISSING,
+        age,
+        str(each.attempts),
+        note,
+    ]
 
 
 def _line(each: Webhook) -> list[str]:
     told = webhook_object(each)
+    told["error_message"] = _error(told) or None
     return [MISSING if told[name] is None else str(told[name]) for name in PIPED]
+
+
+def _error(told: dict[str, Any]) -> str:
+    """With a mark where a bad signature was flagged."""
+    flag = BAD_SIGNATURE if told["signature_valid"] is False else None
+    return "; ".join(text for text in (flag, told["error_message"]) if text)
 
 
 @command("show", ABOUT_SHOW, click.argument("id", metavar="ID"))

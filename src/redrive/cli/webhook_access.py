@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from redrive.cli.access import HELP_NAMES, json_option, settings, store_option, upkeep_of, verbose_option
 from redrive.cli.asking import can_ask
 from redrive.cli.incoming import incoming
 from redrive.cli.output import iso
 from redrive.cli.tables import Listing, Shape, list_options, show_list
-from redrive.errors import ConfigError
+from redrive.core import durations
+from redrive.errors import BadDuration, ConfigError
 from redrive.webhooks.settings import WebhookSettings
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from redrive.app import Redrive
     from redrive.observe.alerts import Channel
     from redrive.settings import Settings
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 SECRET_LIMIT = 64 * 1024
+EVENT_LIMIT = 128
+"""Characters of an event's name, which a stranger may have written."""
 
 
 def command(
@@ -58,6 +61,33 @@ def show_rows(
 
 def stamp(at: datetime | None) -> str | None:
     return None if at is None else iso(round(at.timestamp() * 1000))
+
+
+def since_filter(text: str, field: str) -> str:
+    """What --since means: a filter of `age` or `died`, by a duration or a time."""
+    instant = {"age": "enqueued_at", "died": "died_at"}[field]
+    try:
+        return f"{instant}>={datetime.fromisoformat(text).astimezone(UTC).isoformat()}"
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return f"{field}<={durations.format(durations.parse(text, field='--since'))}"
+    except BadDuration:
+        hint = "use a duration such as 2h, or a time such as 2026-11-18T08:00Z"
+        raise ConfigError(f"{text!r} is neither a duration nor a time", field="--since", hint=hint) from None
+
+
+def event_of(headers: Iterable[tuple[str, str]], body: bytes) -> str:
+    """The event as its sender calls it, where that can be seen."""
+    for name, value in headers:
+        if name.lower() == "x-github-event":
+            return value[:EVENT_LIMIT]
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+    kind = found.get("type") if isinstance(found, dict) else None
+    return kind[:EVENT_LIMIT] if isinstance(kind, str) else ""
 
 
 def endpoints_by_settings() -> Callable[[Redrive], Endpoints]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,10 +14,17 @@ from redrive.cli.asking import confirm
 from redrive.cli.bulk import How, act_options
 from redrive.cli.output import counted, say, write, write_json
 from redrive.cli.root import LazyGroup
-from redrive.cli.webhook_access import command, endpoints_by_settings, named_values, secrets_in, typed_secret
+from redrive.cli.webhook_access import (
+    command,
+    endpoints_by_settings,
+    named_values,
+    secrets_in,
+    since_filter,
+    typed_secret,
+)
 from redrive.cli.webhook_endpoints import endpoint_object
-from redrive.core import durations
-from redrive.errors import ConfigError
+from redrive.errors import ConfigError, Conflict
+from redrive.net.signing import PUBLIC
 from redrive.office.letters import check_reason
 from redrive.office.selection import Choice
 from redrive.webhooks.endpoint_options import EndpointOptions
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from redrive.app import Redrive
 
 NONE = "none"
+NEW_KEY = "python -c 'import base64, os; print(base64.b64encode(os.urandom(32)).decode())'"
 VERBS = (
     "create",
     "list",
@@ -147,12 +155,29 @@ def _options(*, ask_secret: bool, secret_file: str | None, **said: Any) -> Endpo
     return made
 
 
+IN_PYTHON = (
+    (r"endpoints\.update\('(.+?)', \.\.\.\)", r"redrive webhook endpoint update \1"),
+    (r"endpoints\.rotate_secret\(.+?\), ", ""),
+    (r"headers=\{'Authorization': \.\.\.\}", "--header Authorization=..."),
+    (r"Relay\(allow=.+?\), \[webhooks\] allow", "allow under [webhooks] in redrive.toml, or REDRIVE_WEBHOOKS_ALLOW"),
+    (r"order='none'", "--order none"),
+    (r", or Rate\(count, per\)", ""),
+    (r"a timedelta, or text such as", "or text such as"),
+    (r"give keys: .*", f"set REDRIVE_ENCRYPTION_KEYS=k1:KEY; a new KEY: {NEW_KEY}"),
+)
+"""What hints say of the library, and what is typed here instead."""
+
+
 @contextmanager
 def _by_option() -> Iterator[None]:
     """Errors of fields that have another name here."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, Conflict) as error:
+        for pattern, here in IN_PYTHON:
+            error.hint = re.sub(pattern, here, error.hint)
+        if isinstance(error, Conflict):
+            raise
         option, _, part = error.field.partition(".")
         flags = {"policy": "--retry", "backoff": "--retry", "secret": "--secret", "verification": "--verification"}
         if option not in flags:
@@ -171,6 +196,9 @@ def _by_option() -> Iterator[None]:
     *FIELDS,
 )
 def create(*, url: str, id: str | None, via: Any, as_json: bool, store: str, **said: Any) -> None:
+    if not url and via == "direct":
+        hint = "give one; with --via hub it may be left to the hubs"
+        raise ConfigError("an endpoint needs a URL", field="URL", hint=hint)
     options, endpoints = _options(**said), endpoints_by_settings()
     with _by_option():
         made = visit(store, lambda app: endpoints(app).create(url, id=id, via=via, **options), make=True, acts=True)
@@ -179,7 +207,7 @@ def create(*, url: str, id: str | None, via: Any, as_json: bool, store: str, **s
         return
     write("\t".join([made.endpoint.id, made.secret] if made.secret else [made.endpoint.id]))
     if made.secret:
-        say("the secret signs what is published to it; it is not shown again")
+        say(_about(made.secret))
 
 
 @command("update", ABOUT_UPDATE, _ID, click.option("--url", metavar="URL", help="Where webhooks go."), *FIELDS)
@@ -194,6 +222,11 @@ def update(*, id: str, url: str | None, as_json: bool, store: str, **said: Any) 
         write_json(endpoint_object(changed))
     else:
         say(f"updated {id}")
+
+
+def _about(secret: str) -> str:
+    what = "receivers verify with this public key"
+    return f"{what if secret.startswith(PUBLIC) else 'the secret signs what is published to it'}; it is not shown again"
 
 
 def _state(method: str, about: str, default: str | None = None) -> click.Command:
@@ -248,12 +281,13 @@ _SIGN_WITH = click.option(
 def rotate_secret(*, id: str, overlap: str, secret_file: str | None, as_json: bool, store: str) -> None:
     endpoints = endpoints_by_settings()
     own = None if secret_file is None else secrets_in(secret_file, "--secret-file")[0]
-    made = visit(store, lambda app: endpoints(app).rotate_secret(id, overlap=overlap, secret=own), acts=True)
+    with _by_option():
+        made = visit(store, lambda app: endpoints(app).rotate_secret(id, overlap=overlap, secret=own), acts=True)
     if as_json:
         write_json({"endpoint": id, "secret": made})
         return
     write(made)
-    say("it is not shown again")
+    say(_about(made))
 
 
 @click.command("recover", help=ABOUT_RECOVER, context_settings={"help_option_names": ["-h", "--help"]})
@@ -263,12 +297,7 @@ def rotate_secret(*, id: str, overlap: str, secret_file: str | None, as_json: bo
 def recover(*, id: str, since: str, how: How) -> int:
     from redrive.cli.webhook import send_again
 
-    try:
-        died = f"died_at>={datetime.fromisoformat(since).astimezone(UTC).isoformat()}"
-    except ValueError:
-        died = f"died<={durations.format(durations.parse(since, field='--since'))}"
-
-    endpoints = endpoints_by_settings()
+    died, endpoints = since_filter(since, "died"), endpoints_by_settings()
 
     async def check(app: Redrive) -> None:
         await endpoints(app).get(id)

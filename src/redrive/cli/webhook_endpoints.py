@@ -16,13 +16,15 @@ from redrive.core.redact import redact, redact_text
 from redrive.core.verbs import QueueTally
 from redrive.net.verification import Verification
 from redrive.webhooks.endpoints import EndpointStats
-from redrive.webhooks.model import Endpoint
+from redrive.webhooks.model import Endpoint, webhook_of
 
 if TYPE_CHECKING:
     from redrive.app import Redrive
 
 DURATIONS = ("timeout", "max_age", "disable_after")
-INSTANTS = ("status_since", "failing_since", "created_at", "updated_at")
+INSTANTS = ("status_since", "failing_since", "failed_at", "created_at", "updated_at")
+LABELS = {"failed_at": "last failure noted at"}
+"""Where the name says too little: it is noted hourly."""
 ABOUT_LIST = """List the endpoints.
 
 \b
@@ -70,7 +72,7 @@ def endpoint_object(endpoint: Endpoint) -> dict[str, Any]:
     given = structs.asdict(endpoint)
     verification = given.pop("verification")
     usual = structs.asdict(Verification(verification.provider))
-    given |= {name: seconds(given[name]) for name in DURATIONS} | {name: iso(given[name]) for name in INSTANTS}
+    given |= {name: seconds(given[name]) for name in DURATIONS} | {name: iso(given[name] or None) for name in INSTANTS}
     return {
         **{name: value for name, value in given.items() if name not in ("sealed", "pauses")},
         "url": redact_text(endpoint.url) or None,
@@ -116,7 +118,10 @@ async def _blocked(app: Redrive, endpoint: Endpoint) -> Blocked | None:
     page = await app.find(f"queue:{endpoint.queue} state:ready", limit=1) if endpoint.ordered else ()
     for item in page:
         for head in (await app.history(item.id)).blocked_by[:1]:
-            why = (await app.explain(head)).summary
+            first = webhook_of(await app.history(head))
+            why = (await app.explain(head)).summary + (f" ({first.error_message})" if first.error_message else "")
+            if first.status in ("failed", "dead_letter"):
+                why += f"; replay or discard it: redrive webhook replay {head}, redrive letters discard {head}"
             row = (await app.tally(members=(endpoint.queue,))).row(endpoint.queue)
             return Blocked(head, row.held, redact_text(why))
     return None
@@ -136,7 +141,7 @@ def _facts(
             text = ", ".join(map(str, value))
         else:
             text = brief(getattr(endpoint, name)) if name in DURATIONS else "yes" if value is True else str(value)
-        yield name.replace("_", " "), text
+        yield LABELS.get(name, name.replace("_", " ")), text
     if breaker is not None:
         yield "breaker is", breaker
     if blocked is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ from redrive.cli.access import HELP_NAMES, config_option, verbose_option
 from redrive.cli.covered import covered_payload
 from redrive.cli.exits import Talk
 from redrive.cli.output import bold, clean, cut, in_colour, iso, on_terminal, red, say, write
-from redrive.cli.webhook_access import relay_of
+from redrive.cli.webhook_access import event_of, relay_of
 from redrive.cli.webhook_run import RelayProcess
 from redrive.core.durations import Duration
 from redrive.core.item import Instant, Item, Millis
@@ -137,17 +137,6 @@ class _Listening(RelayProcess):
             return response
 
         return shown
-
-
-def event_of(headers: Iterable[tuple[str, str]], body: bytes) -> str:
-    """The event as its sender calls it, where that can be seen."""
-    named = [value for name, value in headers if name.lower() == "x-github-event"]
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        value = None
-    kind = value.get("type") if isinstance(value, dict) else None
-    return named[0] if named else kind if isinstance(kind, str) else ""
 
 
 class _Lines:

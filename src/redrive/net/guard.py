@@ -74,7 +74,8 @@ class Guard:
             why = self.denies(text)
             if why:
                 hint = "use a public address, or allow its network"
-                raise TargetDenied(f"{host} leads to {text}, which is not public ({why})", hint=hint)
+                which = f"{text} is" if host.strip("[]") == text else f"{host} leads to {text}, which is"
+                raise TargetDenied(f"{which} not public ({why})", hint=hint)
 
     def denies(self, text: str) -> str:
         """Why the address may not be reached; "" if it may."""

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from redrive import events as ev
+from redrive.core import durations
 from redrive.core.item import short_id
 from redrive.core.redact import redact_text
 
@@ -112,7 +113,7 @@ def _finished_text(event: ev.Finished) -> str:
         text += f": {event.error}: {redact_text(event.text)}"
     if event.state == "dead":
         return f"{text}; dead letter: {event.reason}, cause {event.cause}"
-    return f"{text}; again in {event.retry_in_ms} ms" if event.retry_in_ms is not None else text
+    return f"{text}; again in {durations.format(event.retry_in_ms)}" if event.retry_in_ms is not None else text
 
 
 def _readable(fields: dict[str, Any]) -> dict[str, Any]:

@@ -158,6 +158,7 @@ class Webhook(Struct, frozen=True, kw_only=True):
     headers: Pairs = ()
     payload: bytes = b""
     signature_valid: bool | None = None
+    signature_error: str = ""
     attempts: int = 0
     last_attempt_at: datetime | None = None
     next_attempt_at: datetime | None = None
@@ -196,6 +197,7 @@ def webhook_of(history: History, *, notified: bool | None = None) -> Webhook:
         headers=envelope.headers,
         payload=envelope.body,
         signature_valid=envelope.signature_valid,
+        signature_error=envelope.signature_error,
         attempts=item.attempt,
         last_attempt_at=moment(item.leased_at) if item.leased_at is not None and item.attempt else None,
         next_attempt_at=moment(item.due_at) if item.state is State.READY and not item.hold else None,

@@ -188,20 +188,23 @@ class Relay:
         if not _is(_EVENT_TYPE, event_type):
             hint = "use 1 to 128 of A-Z a-z 0-9 . _ -, such as order.paid"
             raise ConfigError(f"{shown(event_type)} is not a type of event", field="event_type", hint=hint)
-        parts = parts_of(self.app).check_open()
+        parts_of(self.app).check_open()
         event = new_id() if id is None else id
         if not _is(_EVENT_ID, event):
             hint = "use 1 to 63 of A-Z a-z 0-9 _ + / @ ~ -, beginning with a letter, a digit or _"
             raise ConfigError(f"{shown(event)} is not an id of an event", field="id", hint=hint)
-        data = {"type": event_type, "timestamp": instant_text(parts.clock.now()), "data": payload}
-        body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
         chosen = [
             endpoint
             for endpoint in await self.endpoints.subscribed()
             if any(fnmatchcase(event_type, pattern) for pattern in endpoint.events)
         ]
-        envelope = Envelope(body, event_type=event_type).encode()
+        envelope = self._event(event_type, payload)
         return await self._put([_new_item(f"{event}_{endpoint.id}", endpoint, envelope) for endpoint in chosen])
+
+    def _event(self, event_type: str, payload: object) -> bytes:
+        data = {"type": event_type, "timestamp": instant_text(clock_of(self.app).now()), "data": payload}
+        body = codec.dump_payload(data, limit=self.max_body, queue="webhook:*")
+        return Envelope(body, event_type=event_type).encode()
 
     async def _put(self, items: list[NewItem]) -> list[str]:
         if items:
@@ -211,8 +214,8 @@ class Relay:
     async def send_test(self, endpoint_id: str) -> str:
         """Put a test event for one endpoint, whatever it subscribes to. Gives the id of the webhook."""
         endpoint = await self.endpoints.get(endpoint_id)
-        body = codec.dump_payload({"type": "redrive.test", "data": {"endpoint": endpoint.id}}, limit=HEAD)
-        (put,) = await self._put([_new_item(new_id(), endpoint, Envelope(body, event_type="redrive.test").encode())])
+        envelope = self._event("redrive.test", {"endpoint": endpoint.id})
+        (put,) = await self._put([_new_item(new_id(), endpoint, envelope)])
         return put
 
     async def receive(self, endpoint: Endpoint, envelope: Envelope, *, delivery_id: str = "") -> ItemId:

@@ -182,7 +182,7 @@ async def test_utilisation_is_what_waits_or_runs_of_the_capacity(lab: Lab) -> No
     await lab.drain(app)
     assert there.lines == [
         "FIRING warning rule: queue emails is at 3 of 4",
-        "RESOLVED warning rule: queue emails is at 3 of 4 (after 0ms)",
+        "RESOLVED warning rule: queue emails was at 3 of 4 (after 0ms)",
     ]
 
 
@@ -217,10 +217,12 @@ async def test_an_endpoint_that_is_disabled_is_told_until_it_is_enabled(lab: Lab
         await relay.endpoints.disable("shop", reason="it answered 410")
         assert await there.told(lab) == []
         lab.clock.advance("11m")
-        text = "queue webhook:shop is paused by lab: disabled: it answered 410"
+        text = "queue webhook:shop is disabled: it answered 410"
         assert sorted(await there.told(lab)) == [f"FIRING warning {name}: {text}" for name in ("any", "webhooks")]
         await relay.endpoints.enable("shop")
-        assert [line.split(" ")[0] for line in await there.told(lab)] == ["RESOLVED", "RESOLVED"]
+        over = text.replace(" is ", " was ")
+        told = sorted(line.partition(" (")[0] for line in await there.told(lab))
+        assert told == [f"RESOLVED warning {name}: {over}" for name in ("any", "webhooks")]
 
 
 async def test_the_breaker_of_a_family_is_told_once_and_that_of_a_member_by_its_name(lab: Lab) -> None:

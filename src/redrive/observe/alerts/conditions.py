@@ -285,7 +285,9 @@ async def _disabled(reads: Reads, rule: Rule) -> list[Finding]:
     families = [row for row in reads.families.values() if rule.concerns(row.queue)]
     for row in [*await reads.rows(rule, members=True), *families]:
         if row.paused:
-            text = f"queue {row.queue} is paused by {row.paused_by}: {row.paused_reason}"
+            by_itself = row.paused_reason.startswith(("disabled: ", "muted: "))
+            how = "" if by_itself else f"paused by {row.paused_by}: "
+            text = f"queue {row.queue} is {how}{row.paused_reason}"
             found.append(Finding(row.queue, text, (row.queue,)))
         if gate := reads.gate_of(row):
             behind.setdefault(gate, {})[row.queue if gate == row.queue else reads.label(rule, row.queue)] = None

@@ -5,6 +5,7 @@ All documents are of one kind, so that a round reads them with one call. The pre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, time, timedelta
 from hashlib import sha256
@@ -138,6 +139,10 @@ class Channel(Struct, frozen=True):
         return int(datetime.combine(day, time(end // 60, end % 60), local.tzinfo).timestamp() * 1000)
 
 
+_STATE = re.compile(r"^((?:queue|gate) \S+) is ")
+"""How the text of a firing notice says what is over when it is resolved."""
+
+
 class Notice(Struct, frozen=True):
     """One alert begins, continues (`repeated` notices were sent before) or ends. `key` is that of the firing."""
 
@@ -153,7 +158,8 @@ class Notice(Struct, frozen=True):
     repeated: int = 0
 
     def over(self, at: Instant) -> Notice:
-        return replace(self, status="resolved", at=at, repeated=0)
+        text = _STATE.sub(r"\1 was ", self.text)
+        return replace(self, status="resolved", at=at, repeated=0, text=text)
 
     def __str__(self) -> str:
         word = "STILL FIRING" if self.repeated and self.status == "firing" else self.status.upper()
