@@ -238,7 +238,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
     },
     "redis": {
         "PutsUnseen": Plant((Edit("prelude", "woken[queue] = nil kin.lower(queue)", "woken[queue] = nil"),)),
-        "ResumesUnseen": Plant((Edit("configure", "wake(queue) write()", "write()"),)),
+        "ResumesUnseen": Plant((Edit("configure", "wake(queue) enter_audit(8)", "enter_audit(8)"),)),
         "WaitsForOtherKinds": Plant((Edit("due", "if not of_kinds then", "if true then"),)),
         "LooksTooLate": Plant((Edit("families", "string.format('%.0f', when)", "when + 500"),)),
         "ServesTheFirstAgain": Plant(

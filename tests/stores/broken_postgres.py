@@ -369,7 +369,12 @@ PLANTS: dict[str, Plant] = {
     "DeafToPuts": Plant(patches=(_wakes_nobody,)),
     "DeafToOthers": Plant(patches=(_hears_nobody,)),
     "LeasesEveryKind": Plant((Edit("lease/kinds_in", "case when list <> '' then", "case when false then"),)),
-    "ReadsAShareOfEachKind": Plant((Edit("lanes/choose", "exit when of_each = most or", "exit when true or"),)),
+    "ReadsAShareOfEachKind": Plant(
+        (
+            Edit("lanes/choose", "exit when of_each = most or", "exit when true or"),
+            Edit("lanes/choose", "exit when is_enough or", "exit when true or"),
+        )
+    ),
     "SpinsForOtherKinds": Plant((Edit("tally/patience", "{schema}.kinds_in(asked.kinds)", "null"),)),
     "ForgetsTheKindOfFollowUps": Plant(
         (Edit("settle/follow_up", "array(select kinds[n] from unnest(meant) as n)", "null"),)

@@ -140,12 +140,15 @@ class WorkerKeeper(Keeper[Run]):
         and that no other worker took: the handler goes on under the new delivery number. Otherwise it is lost.
         """
         lease, runs = holders[0].lease, {run.item.id: run for run in holders}
+        known = {key: run.item.deliveries for key, run in runs.items()}
         queues = sorted({run.item.queue for run in runs.values()})
         items = await self._retry(lambda: self._store.reclaim(self._worker, queues, lease, len(runs), list(runs)))
         strange = tuple([item for item in items if not self._slots.take_back(item)])
         if strange:
             await self._bring_back(strange)
         back = {item.id for item in items} - {item.id for item in strange}
+        # The reaper may have taken one back during the call.
+        back |= {key for key, run in runs.items() if run.item.deliveries != known[key]}
         running = self._slots.running
         await super().lost([run for key, run in runs.items() if key not in back and running.get(key) is run])
 

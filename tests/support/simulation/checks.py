@@ -54,5 +54,5 @@ def _missed(world: World) -> dict[str, str]:
     return {
         str(after): f"no tick between {before} and {after}"
         for before, after in pairwise(sorted(world.ticks.values()))
-        if after - before != world.plan.lease
+        if after - before != world.plan.lease and not any(before < removal <= after for removal in world.removals)
     }

@@ -61,8 +61,13 @@ class Wire(Relay):
         self._world = world
         self._process = process
         self._cut_until: Millis = 0
-        self.unsettled = False
+        self._settles = 0
+        self._again = False
+
+    @property
+    def unsettled(self) -> bool:
         """A result is on its way, or will be sent again."""
+        return self._settles > 0 or self._again
 
     async def open(self) -> Self:
         return self
@@ -80,7 +85,26 @@ class Wire(Relay):
             raise SimulatedCrash("the simulation is over")
         fault = world.weather.draw(name)
         self._look(name, args)
-        self.unsettled |= name == "settle"
+        if name != "settle":
+            return await self._carried(fault, verb, name, *args, **kwargs)
+        self._settles += 1
+        self._again = True
+        try:
+            answer = await self._carried(fault, verb, name, *args, **kwargs)
+            self._again = False
+            return answer
+        finally:
+            self._settles -= 1
+
+    async def _carried(
+        self,
+        fault: Fault | None,
+        verb: Callable[P, Awaitable[Answer]],
+        name: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Answer:
+        world = self._world
         await self._travel(fault, name)
         await self._fail_before(fault, name)
         if fault is Fault.LATE:
@@ -94,7 +118,6 @@ class Wire(Relay):
         await self._travel(fault, name)
         if fault is Fault.LOST or self._is_cut():
             raise self._lost(name, args, answer)
-        self.unsettled &= name != "settle"
         return answer
 
     def _look(self, name: str, args: Sequence[Any]) -> None:

@@ -254,6 +254,7 @@ async def _mend(world: World) -> None:
         # A worker that began before the end of the faults may declare it once more.
         with suppress(NotFound):
             await Schedules(world.memory, actor="drain").remove(SCHEDULE, reason="the end")
+            world.removals.append((await world.memory.tally()).at)
 
 
 async def _stop(world: World, workers: list[WorkerNode]) -> None:

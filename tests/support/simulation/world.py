@@ -47,6 +47,8 @@ class World:
         self.replays: defaultdict[str, int] = defaultdict(int)
         self.ticks: dict[str, Instant] = {}
         """The items of the schedule that were asked for, with their times."""
+        self.removals: list[Instant] = []
+        """When the schedule was removed: one that is declared anew begins anew."""
         self.followed: dict[str, str] = {}
         """Follow-ups that handlers asked for, with their parents."""
         self.over = False
