@@ -253,7 +253,9 @@ def members(lab: Lab) -> list[Reading]:
 
 def _family(lab: Lab, count: int, shut: str, store: str) -> str:
     name = f"members-{count}-{shut.replace(' ', '-')}"
-    return lab.prepared(name, lambda url: asyncio.run(_fill_family(url, count, SHUT.get(shut))), store)
+    return lab.engine.tidied(
+        lab.prepared(name, lambda url: asyncio.run(_fill_family(url, count, SHUT.get(shut))), store)
+    )
 
 
 async def _fill_family(url: str, count: int, shut: Callable[[Store, str], Awaitable[None]] | None) -> None:

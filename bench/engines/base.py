@@ -49,6 +49,10 @@ class Engine(ABC):
         """Until what was written so far is on the disk, and paid for by nobody who is measured next."""
         return
 
+    def tidied(self, url: str) -> str:
+        """The same store, after what its server does with it by itself within a minute."""
+        return url
+
     def server_cpu(self) -> float:
         """CPU seconds that the server has taken so far. None where the engine lives in its callers."""
         return 0.0

@@ -75,7 +75,9 @@ class Postgres(Engine):
         return self._planted(store, lambda url: seed.letters(url, count))
 
     def _planted(self, store: str, plant: Callable[[str], str]) -> str:
-        url = plant(self.empty(store))
+        return self.tidied(plant(self.empty(store)))
+
+    def tidied(self, url: str) -> str:
         with psycopg.connect(url, autocommit=True) as db:
             db.execute("vacuum (analyze)")
         self.rest()

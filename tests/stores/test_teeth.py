@@ -43,7 +43,7 @@ TEETH = (
     Tooth(k.LooksTooLate, ("test_family_rate_gives_as_soon_as_it_may",)),
     Tooth(k.ServesTheFirstAgain, ("test_family_lease_takes_turns_one_item_at_a_time",)),
     Tooth(k.WaitsForOtherKinds, ("test_family_wait_does_not_return_for_other_kinds",)),
-    Tooth(k.HidesTheRest, ("test_family_lease_tells_whether_members_are_left_to_look_at",)),
+    Tooth(k.HidesTheRest, ("test_family_lease_that_puts_many_off_is_asked_again_at_once",)),
     Tooth(k.AsksForEver, ("test_family_members_of_other_kinds_are_no_reason_to_ask_again_at_once",)),
     Tooth(k.HasRoomForAll, ("test_family_capacity_counts_all_members",)),
     Tooth(
