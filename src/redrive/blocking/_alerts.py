@@ -26,10 +26,10 @@ class Alerts:
         timezone: str | tzinfo | None = None,
         digest: Duration = 0,
     ) -> str:
-        """Declare where alerts go: `app.alerts.channel("ops", slack("https://…"))`.
+        """Declare a channel, the destination of alerts: `app.alerts.channel("ops", slack("https://…"))`.
 
-        `quiet`: hours such as "22:00-07:00", in a time zone (UTC if none is given), in which only critical alerts go
-        out; the others go as one message at their end. `digest`: alerts of so much time go as one message.
+        `quiet`: hours such as "22:00-07:00", in a time zone (UTC if none is given), in which only critical alerts are
+        sent; the others follow as one message at their end. `digest`: alerts of this period are one message.
         """
         return self._alerts.channel(name, channel, quiet=quiet, timezone=timezone, digest=digest)
 
@@ -45,42 +45,42 @@ class Alerts:
         severity: str | None = None,
         repeat: Duration | None = "4h",
     ) -> str:
-        """Declare when to alert whom: `app.alerts.rule("old-letters", oldest_letter("1h"), to="ops")`.
+        """Declare a condition and its channels: `app.alerts.rule("old-letters", oldest_letter("1h"), to="ops")`.
 
-        `queues`: names of queues and families, all unless given; outbox queues never cause alerts. `members`: of a
-        family, each member by itself. `for_`: how long the condition must hold. `severity`: info, warning, error or
-        critical. `repeat`: how often to tell it again while it fires; None for once.
+        `queues`: names of queues and families, default all; outbox queues never cause alerts. `members`: each member
+        of a family is a subject. `for_`: how long the condition must hold. `severity`: info, warning, error or
+        critical. `repeat`: interval of notifications while the alert fires; None for one notification.
         """
         return self._alerts.rule(
             name, when, to=to, queues=queues, members=members, for_=for_, severity=severity, repeat=repeat
         )
 
     def every(self, interval: Duration) -> None:
-        """How often one of the workers judges the rules: 15 seconds, unless it is set here."""
+        """Set the interval at which the elected worker evaluates the rules; the default is 15 seconds."""
         self._alerts.every(interval)
 
     def evaluate(self) -> None:
-        """Judge the rules now, in this process, besides the rounds of the workers. Their workers deliver."""
+        """Evaluate the rules now, in this process, besides the rounds of the workers, which deliver the messages."""
         self._bridge.call(self._alerts.evaluate)
 
     def test(self, channel: str) -> str:
-        """Send a test message now, and give what the channel answered. Raises NotFound, and NotificationFailed."""
+        """Send a test message now and return the channel's answer. Raises NotFound and NotificationFailed."""
         return self._bridge.call(self._alerts.test, channel)
 
     def list(self) -> tuple[RuleView, ...]:
-        """The rules of all apps on this store, by name, and how they stand."""
+        """The rules of all apps on this store, sorted by name, with their states."""
         return self._bridge.call(self._alerts.list)
 
     def silence(self, rule: str, duration: Duration, *, reason: str, queue: str | None = None) -> Silence:
-        """Tell nothing of a rule (`*`: of any) for so long; of one queue or family, or of all. What still fires then is
-        told. An alert that was told before and is over meanwhile is told to be over. Raises NotFound.
+        """Send no notices of a rule (`*`: any rule) for this long, for one queue or family or for all. Alerts that
+        still fire afterwards are sent then. The end of an alert that was sent before is sent. Raises NotFound.
         """
         return self._bridge.call(self._alerts.silence, rule, duration, reason=reason, queue=queue)
 
     def silences(self) -> tuple[Silence, ...]:
-        """Those in force, the first to end first."""
+        """Active silences, the first to end first."""
         return self._bridge.call(self._alerts.silences)
 
     def unsilence(self, id: str, *, reason: str) -> Silence:
-        """End a silence before its time. By its id, or a prefix that fits one. Raises NotFound."""
+        """End a silence early, by its id or an unambiguous prefix. Raises NotFound."""
         return self._bridge.call(self._alerts.unsilence, id, reason=reason)

@@ -16,7 +16,7 @@ class Audit:
         self._audit = audit
 
     def list(self, *, after: int = 0, limit: int = 100) -> tuple[Entry, ...]:
-        """What was done by whom and why, in order; go on with `after=` the last position."""
+        """Audit entries with actor and reason, in order; continue with `after=` the last position."""
         return self._bridge.call(self._audit.list, after=after, limit=limit)
 
     def last(self, limit: int = 100) -> tuple[Entry, ...]:
@@ -28,16 +28,16 @@ class Audit:
     ) -> tuple[AuditLine, ...]:
         """The newest requests in the order in which they began, one line each, however many entries they have.
 
-        `actor`: only those of this one. `since`: only what began within this long. Reads back as far as the requests
-        need, page by page: a request is whole when nothing of it stands in the hour before its first entry, and a
-        replay in the background when its first window was read.
+        `actor`: only requests of this actor. `since`: only requests that began within this time. Reads back page by
+        page as far as needed: a request is complete when it has no entry in the hour before its first one, and a
+        background replay when its first window was read.
         """
         return self._bridge.call(self._audit.requests, limit, actor=actor, since=since)
 
     def seal(self) -> Seal | None:
-        """Make what is new a part of the chain. Workers do it every minute, and commands when they have acted."""
+        """Add a seal over the new entries to the chain. Workers do so every minute, and commands after their acts."""
         return self._bridge.call(self._audit.seal)
 
     def verify(self, *, known: str | None = None) -> AuditCheck:
-        """Make every seal anew from the entries, and compare. `known`: a hash that was noted and must be among them."""
+        """Recompute every seal from the entries, and compare. `known`: a noted hash that must be among them."""
         return self._bridge.call(self._audit.verify, known=known)

@@ -15,7 +15,7 @@ class Replays:
         self._replays = replays
 
     def list(self) -> tuple[BackgroundReplay, ...]:
-        """Those that are not over, then the last 100 that are; the last started first."""
+        """Active replays, then the last 100 ended ones; each latest start first."""
         return self._bridge.call(self._replays.list)
 
     def get(self, id: str) -> BackgroundReplay:
@@ -23,25 +23,25 @@ class Replays:
         return self._bridge.call(self._replays.get, id)
 
     def pause(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Send no more of its letters, at most what is on its way: one window of 200 ms."""
+        """Stop sending its letters, except for the window of 200 ms that is already on its way."""
         return self._bridge.call(self._replays.pause, id, reason=reason, request_id=request_id)
 
     def resume(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Go on after a pause."""
+        """Continue after a pause."""
         return self._bridge.call(self._replays.resume, id, reason=reason, request_id=request_id)
 
     def set_rate(
         self, id: str, rate: RateText | None, *, reason: str, request_id: str | None = None
     ) -> BackgroundReplay:
-        """Another rate, as in "50/s", from the next window on; None for as fast as the store takes them."""
+        """Set another rate, such as "50/s", from the next window on; None for no limit."""
         return self._bridge.call(self._replays.set_rate, id, rate, reason=reason, request_id=request_id)
 
     def cancel(self, id: str, *, reason: str, request_id: str | None = None) -> BackgroundReplay:
-        """Send no more of its letters; what is left of them is free for other acts."""
+        """End it. The letters that were not sent are free for other acts."""
         return self._bridge.call(self._replays.cancel, id, reason=reason, request_id=request_id)
 
     def undo(self, id: str, *, reason: str, request_id: str | None = None) -> Amended:
-        """Cancel it, and recall what it has sent and no worker has leased since. Of a replay with `transform` the
-        letters have ended: the new items that no worker has leased become letters, with the reason `expired`.
+        """Cancel it, and recall the items that it has sent and no worker has leased since. With `transform` the letters
+        have ended: the new items that no worker has leased become letters, with the reason `expired`.
         """
         return self._bridge.call(self._replays.undo, id, reason=reason, request_id=request_id)

@@ -217,7 +217,8 @@ class Operating(Lifecycle):
 
         `payload` as for `enqueue`: of a queue with a door, such as a mailbox, it is the body; with `raw` all that is
         stored. `revision`: the number that the payload must have now (`item.revision`), so that no other edit is lost.
-        A repeat with the same `request_id` adds no revision, and gives the item as it is now. Raises NotFound,
+        A repeat with the same `request_id` adds no revision, nor does the payload that is there already; either gives
+        the item as it is now. Raises NotFound,
         EncryptionKeyMissing if this process cannot read the payload that is there, and Conflict for an item that runs,
         is over, or has another revision.
         """
@@ -237,7 +238,8 @@ class Operating(Lifecycle):
 
     def reencrypt(self, queue: str | None = None, *, dry_run: bool = False) -> Reencrypted:
         """Encrypt payloads and results anew with the current key, page by page, while work goes on: those with another
-        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key.
+        key, and those in clear of an encrypted queue. `dry_run` only counts how many have which key. UnknownQueue for a
+        queue that is not there.
         """
         return self._bridge.call(self._app.reencrypt, queue, dry_run=dry_run)
 
