@@ -76,7 +76,7 @@ Waiting = Sequence[tuple[int, int]]
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
-SPARE = 8
+SPARE = 4
 """Rows that are read of each kind beyond its share."""
 
 
