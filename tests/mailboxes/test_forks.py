@@ -53,7 +53,7 @@ class Adapter:
 
 class Async:
     async def evaluate(self, how):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop, so that it forks from a task that was suspended
         return fork(how)
 
 for how in HOW:
@@ -96,7 +96,7 @@ def handler(letter):
     fork(letter.body)
 
 async def async_handler(letter):
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # as above
     fork(letter.body)
 
 letters = open_mailbox("dead", url, dead_letters=True)

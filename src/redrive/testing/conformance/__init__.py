@@ -106,6 +106,7 @@ from redrive.testing.conformance.edits import *  # noqa: E402,F403
 from redrive.testing.conformance.encryption import *  # noqa: E402,F403
 from redrive.testing.conformance.extend import *  # noqa: E402,F403
 from redrive.testing.conformance.families import *  # noqa: E402,F403
+from redrive.testing.conformance.family_settings import *  # noqa: E402,F403
 from redrive.testing.conformance.fields import *  # noqa: E402,F403
 from redrive.testing.conformance.filters import *  # noqa: E402,F403
 from redrive.testing.conformance.find import *  # noqa: E402,F403
